@@ -1,7 +1,7 @@
-"""Files that are whole after a power cut: the old one or the new one, never half of it.
+"""Files that are whole after a power cut: either the old one or the new one, never half of one.
 
-Rule: the new file is written beside the old one, flushed to the disk and renamed, and the folder is flushed,
-too: without that the rename itself may be lost. A file of lines grows by whole lines.
+Rule: the new file is written beside the old one, flushed to the disk and renamed. The folder is flushed too,
+because otherwise the rename itself could be lost. A file of lines grows by whole lines.
 
     replace_durably(Path("offsets/visits.json"), "...", beside=Path("offsets/visits.new"))
 """
@@ -20,8 +20,8 @@ def replace_durably(path: Path, text: str, *, beside: Path, mode: int = 0o666) -
 
 
 def append_line(path: Path, line: str) -> None:
-    """Append the line, flushed, to a file that is made if it is missing. Drop half a line at its end, which
-    a crash has left: the new one would become part of it."""
+    """Append the line to the file and flush it; create the file if it is missing. First drop a partial line
+    that a crash has left at its end, because the new line would become part of it."""
     with path.open("ab+") as file:
         file.truncate(path.read_bytes().rfind(b"\n") + 1)
         file.write(f"{line}\n".encode())
@@ -39,7 +39,7 @@ def write_to_disk(file: Path | int, content: bytes) -> None:
 
 
 def flush_to_disk(path: Path) -> None:
-    """Flush a file that was written before, or a folder: the names in it."""
+    """Flush a file that is already written, or a folder (the names in it)."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,8 +1,8 @@
 """The loss ledger: every range of offsets that was lost, kept where it outlives the query.
 
-Rule: one loss is one row, however often it is reported and by which program. The key is the range (topic,
-partition, start, until); the wording is that of the first report; a repeated report changes only the times
-and the count. A log line would disappear with its log, and a replayed batch would write it twice.
+Rule: one loss is one row, no matter how often it is reported or by which program. The key is the range
+(topic, partition, start, until). The wording is that of the first report; a repeated report changes only the
+times and the count. A log line would disappear with its log, and a replayed batch would write it twice.
 
 Drivers and workers write concurrently. In an SQLite file they take turns (`BEGIN IMMEDIATE`, no write-ahead
 log: losses are rare, and the ledger stays a single file that can be copied and mailed). That file is on one
@@ -40,7 +40,7 @@ _COLUMNS = (*_KEY, *_WORDS, *_COUNTS)
 @dataclass(frozen=True, slots=True)
 class RecordedLoss:
     """A loss as the ledger records it: when it was seen, how often, and which stream reported it first (empty
-    for a query of Structured Streaming, whose name Spark does not tell its source)."""
+    for a query of Structured Streaming, whose name Spark does not pass to its source)."""
 
     loss: Loss
     first_seen_ms: int
@@ -51,12 +51,12 @@ class RecordedLoss:
 
 @dataclass(frozen=True, slots=True)
 class LossLedger:
-    """A loss ledger at a place, made by `open_loss_ledger`. It holds no connection and can be pickled."""
+    """A loss ledger at a place, opened by `open_loss_ledger`. It holds no connection and can be pickled."""
 
     place: Place
 
     def record(self, losses: Iterable[Loss], *, seen_ms: int, stream: str = "") -> int:
-        """Record these losses, all or none; return the number of distinct ones. A repetition adds no row."""
+        """Record these losses, all or none; return how many are distinct. A repeated loss adds no row."""
         distinct: dict[tuple[str, int, int, int], Loss] = {}
         for loss in losses:
             distinct.setdefault(loss.key, loss)
@@ -77,9 +77,9 @@ class LossLedger:
 
 
 def open_loss_ledger(place: GivenPlace, *, create: bool = True, was_reached: bool = False) -> LossLedger:
-    """Return the ledger at a path or address, made if it is missing; without `create` that is an error.
+    """Return the ledger at a path or address. Create it if it is missing; without `create` that is an error.
 
-    `was_reached`: this query has opened it before, so a database that is away is waited for.
+    `was_reached` says that this query has opened it before. The call then waits for a database that is away.
     """
     known = as_place(place)
     database = Database(known, RECONNECT_TIMEOUT_S if was_reached else 0.0)
@@ -126,7 +126,7 @@ def _write_row(loss: Loss, seen_ms: int, stream: str) -> tuple[object, ...]:
 
 
 def _clean(text: str) -> str:
-    """Return the text in a form every database takes: no zero byte, no lone surrogate, not too long."""
+    """Return the text in a form every database accepts: no zero byte, no lone surrogate, not too long."""
     text = text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
     return text if len(text) <= DETAIL_LIMIT else text[: DETAIL_LIMIT - 1] + "…"
 

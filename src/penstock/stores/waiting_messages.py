@@ -1,6 +1,6 @@
-"""Logs something now and then while a block runs, from a second thread.
+"""Repeats a log message from a second thread while a block runs.
 
-Rule: the thread ends with the block, however it ends; its messages carry the stream's name.
+Rule: the thread ends when the block ends, even if the block fails. Its messages carry the stream's name.
 
     with repeating(tell, 5.0):
         work()
@@ -18,8 +18,7 @@ THREAD = "penstock-telling"
 
 @contextmanager
 def repeating(tell: Callable[[], None], first_s: float, every_s: float | None = None) -> Iterator[None]:
-    """Call `tell` after `first_s` seconds, and every `every_s` (or `first_s`) from then on, while the block
-    runs."""
+    """Call `tell` after `first_s` seconds and then every `every_s` (or `first_s`), while the block runs."""
     is_over = threading.Event()
 
     def keep_telling(context: contextvars.Context) -> None:

@@ -160,4 +160,4 @@ def test_a_running_stream_does_not_undo_a_rewind_made_meanwhile(
         now[0] += 86_400
         store.renew(group, StreamPosition({each: 9}))
         assert by_hand.load(group) == StreamPosition({each: 2})
-    assert caplog.text.count("stands elsewhere than its stream") == 1
+    assert caplog.text.count("is not at its stream's position") == 1

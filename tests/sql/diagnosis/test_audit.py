@@ -286,7 +286,7 @@ def test_what_cannot_be_looked_at_has_an_exit_code_of_its_own(
     assert "[NOT_A_SINK]" in printed
     assert "is a folder, and no file sink has written to it" in printed
     assert main(["offsets", "show", "--at", f"sink:{tmp_path}/offsets"]) == 1
-    assert "is a folder, and no database file" in capsys.readouterr().err
+    assert "is a folder, not a database file" in capsys.readouterr().err
 
 
 def test_a_database_computes_the_digest_that_a_task_computes(own_database: OwnDatabase) -> None:

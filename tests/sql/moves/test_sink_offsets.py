@@ -371,7 +371,7 @@ def test_the_plain_address_of_a_sinks_database_leads_to_the_sink(
 ) -> None:
     with closing(make_sink(own_database.url).open("s")) as writer:
         writer.write(make_numbers(at(0), at(5)), at(0), at(5))
-    meant = f"say sink:{parse_place(own_database.url)}."
+    meant = f"use sink:{parse_place(own_database.url)}."
     assert main(["offsets", "show", "--at", own_database.url, "s"]) == 1  # there are no tables of a store's
     assert meant in capsys.readouterr().err
     SinkOffsetStore(own_database.url).change("s", Change(1, "ann", "skip", at(5), at(6)))  # now there are

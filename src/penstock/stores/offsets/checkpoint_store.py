@@ -1,13 +1,14 @@
 """The offsets in a Spark checkpoint: to read, to copy from, and to move by hand. Spark writes them.
 
-A query's checkpoint has a file for each batch: `offsets/N`, where batch N ends, one line per source, and
-`commits/N` once it is done. The stream's position is the end of the last batch that is done. To move it, that
-file's line is replaced, and a batch that was planned but not done is dropped, so that Spark plans it again.
+For each batch N, a query's checkpoint has a file `offsets/N`, which says where the batch ends, with one line
+per source, and a file `commits/N` once the batch is done. The stream's position is the end of the last batch
+that is done. To move the stream, its line in that file is replaced, and a batch that was planned but not done
+is dropped, so that Spark plans it again.
 
-Rules: a stream here is a source of the query, named by its number from 0; only the line of that source is
-changed, and it keeps its form (including that of Spark's own connector). The rest of the query, its state and
-what its sink has written, is not moved: an aggregation goes on with what it has counted. Only local folders
-work.
+Rules: a stream here is a source of the query, named by its number, starting at 0. Only the line of that
+source is changed, and it keeps its form (including that of Spark's own connector). The rest of the query, its
+state and what its sink has written, is not moved: an aggregation continues with what it has counted. Only
+local folders work.
 
     store = CheckpointOffsetStore("checkpoints/visits")
     store.load("0")
@@ -35,7 +36,7 @@ _NOTES = "penstock-changes-{}.jsonl"
 class CheckpointOffsetStore(OffsetStore):
     """The offset store in a checkpoint folder.
 
-    It does not notice a running stream unless the stream moves: stop the query first.
+    It does not notice a running query unless its position changes: stop the query first.
     """
 
     label = "source "
@@ -45,7 +46,7 @@ class CheckpointOffsetStore(OffsetStore):
         if not (self._folder / "offsets").is_dir():
             raise OffsetStoreError(
                 "CHECKPOINT_NOT_FOUND",
-                f"{self._folder} is no checkpoint of a Spark query: it has no folder `offsets`.",
+                f"{self._folder} is not a checkpoint of a Spark query: it has no folder `offsets`.",
                 hint="Name the query's `checkpointLocation`; if it is not on this computer, copy it here.",
                 facts={"folder": str(self._folder)},
             )
@@ -58,7 +59,7 @@ class CheckpointOffsetStore(OffsetStore):
 
     def list_warnings(self, stream: str) -> list[str]:  # noqa: ARG002
         planned = self.list_planned()
-        warnings = [f"Batch {each} was planned and is not done; it is planned anew." for each in planned]
+        warnings = [f"Batch {each} was planned but is not done; it is planned again." for each in planned]
         if (self._folder / "state").is_dir():
             warnings.append(
                 "The query keeps state, which stays as it is: rows that are read again count again."
@@ -93,7 +94,7 @@ class CheckpointOffsetStore(OffsetStore):
     def save(self, stream: str, position: StreamPosition, *, may_go_back: bool = False) -> NoReturn:  # noqa: ARG002
         raise OffsetStoreError(
             "CHECKPOINT_IS_SPARKS",
-            "A checkpoint is written by Spark alone; a stream of another kind cannot keep its offsets there.",
+            "Only Spark writes a checkpoint; a stream of another kind cannot keep its offsets there.",
             hint="Name another offset store, such as a folder or a database.",
         )
 
@@ -111,7 +112,7 @@ class CheckpointOffsetStore(OffsetStore):
             raise OffsetStoreError(
                 "CHECKPOINT_NOT_STARTED",
                 f"No batch in {self._folder} is done, so there is no position to move.",
-                hint="Start the query with the start it should have, or let it finish a batch first.",
+                hint="Start the query at the position it should have, or let it finish a batch first.",
                 facts={"folder": str(self._folder)},
             )
         refuse_moved(stream, self.load(stream), change)
@@ -162,7 +163,7 @@ class CheckpointOffsetStore(OffsetStore):
             known = [str(place) for place, line in enumerate(sources) if _is_readable(line)]
             raise OffsetStoreError(
                 "NO_SUCH_SOURCE",
-                f"{self._folder} has no source {stream!r} with offsets of Kafka's.",
+                f"{self._folder} has no source {stream!r} with Kafka offsets.",
                 hint=f"Name one by its number: {', '.join(known) or 'there is none'}.",
                 facts={"folder": str(self._folder), "source": stream},
             )
@@ -179,8 +180,8 @@ class CheckpointOffsetStore(OffsetStore):
 
 def _tell(error: OSError | UnicodeDecodeError) -> str:
     if isinstance(error, UnicodeDecodeError):
-        return "it is no text"
-    return (error.strerror or "its disk refuses it").lower()
+        return "it is not text"
+    return (error.strerror or "the disk refuses it").lower()
 
 
 def _numbers(folder: Path) -> set[int]:
@@ -201,7 +202,8 @@ def _write_like(stored: Mapping[str, Any], position: StreamPosition) -> str:
     written = write_position(position)
     if isinstance(stored.get("version"), int):
         return json.dumps(written)
-    return json.dumps(written["offsets"], separators=(",", ":"))  # Spark's own connector: the offsets alone
+    # Spark's own connector stores only the offsets.
+    return json.dumps(written["offsets"], separators=(",", ":"))
 
 
 def _remove(path: Path) -> None:
@@ -211,7 +213,8 @@ def _remove(path: Path) -> None:
 
 def _replace(path: Path, text: str) -> None:
     beside = path.with_name(f".{path.name}.penstock")
-    _checksum(path).unlink(missing_ok=True)  # Spark's, of the old text; a file without one is accepted
+    # Remove Spark's checksum of the old text. Spark accepts a file without one.
+    _checksum(path).unlink(missing_ok=True)
     replace_durably(path, text, beside=beside)
 
 

@@ -65,7 +65,7 @@ class CommitThread(Generic[What]):
 
     @property
     def is_settled(self) -> bool:
-        """Return whether every offer is committed, by itself or merged."""
+        """Return whether every offer is committed, on its own or merged with others."""
         with self._changed:
             return self._offered is None and not self._busy and self._left is None
 
@@ -81,14 +81,14 @@ class CommitThread(Generic[What]):
             self._wake()
 
     def retry(self) -> None:
-        """Retry a failed commit now, though there is no newer offer."""
+        """Retry a failed commit now, even without a newer offer."""
         with self._changed:
             if self._left is not None and self._offered is None:
                 self._offered = self._left
                 self._wake()
 
     def repeat(self) -> None:
-        """Commit the last offer once more: another program may have committed something older since."""
+        """Commit the last offer again, because another program may have committed something older since."""
         with self._changed:
             if self._offered is None:
                 self._offered = self._left if self._newest is None else self._newest
@@ -109,7 +109,7 @@ class CommitThread(Generic[What]):
         error = OffsetStoreError(
             "OFFSETS_MOVED",
             f"Group {self._group} was moved by hand before this commit.",
-            hint="Nothing more is to be committed for this batch: go on from where the group stands now.",
+            hint="Commit nothing more for this batch, and continue from the group's current position.",
         )
         for what, callback in dropped:
             callback(what, error)
@@ -131,7 +131,7 @@ class CommitThread(Generic[What]):
     def _run(self) -> None:
         try:
             self._run_until_closed()
-        except BaseException:  # an unforeseen error, or one of a callback
+        except BaseException:  # an unforeseen error, or one from a callback
             with self._changed:
                 self._has_died = True
                 # Waiting offers, and a last commit that must be renewed, need another thread.
@@ -158,18 +158,19 @@ class CommitThread(Generic[What]):
                 self._try(what, callbacks)
 
     def _find_wait_s(self) -> float | None:
-        """Return how long to wait for an offer before checking renewals; None: without a limit."""
+        """Return how long to wait for an offer before checking renewals; None means no limit."""
         if self._renewal is None or self._renew is None or self._kept is None:
             return None
         return self._renewal.find_wait_s()
 
     def _try_again(self) -> None:
-        """Renew the last commit if it is due. Any error is logged and the renewal is retried later: an idle
+        """Renew the last commit if that is due. Any error is logged and the renewal is retried later: an idle
         stream offers nothing new, so nothing else would start renewals again."""
         if self._renew is None or self._renewal is None:
             return
         try:
-            if not self._renewal.is_due():  # may ask the brokers, so it is called without the lock
+            # This may ask the brokers, so it is called without the lock.
+            if not self._renewal.is_due():
                 return
             with self._changed:
                 # An offer made meanwhile goes first. A commit dropped meanwhile must not come back.
@@ -182,7 +183,8 @@ class CommitThread(Generic[What]):
             self._renewal.note_failure()
             log.warning("The offsets of group %s were not renewed, and may expire: %s", self._group, error)
             if not isinstance(error, PenstockError):
-                raise  # ends this thread; `_run` starts another, which tries again after a pause
+                # This ends the thread. `_run` starts another, which tries again after a pause.
+                raise
         finally:
             with self._changed:
                 self._busy = False
@@ -195,14 +197,16 @@ class CommitThread(Generic[What]):
             self._told = ""
         except PenstockError as error:
             failure = error
+            # The same error is a warning only once. The count shows how often it came.
             level = logging.INFO if error.condition == self._told else logging.WARNING
-            self._told = error.condition  # one warning for the same error; the count tells how often it came
+            self._told = error.condition
             log.log(level, "The positions were not committed to group %s: %s", self._group, error)
         except BaseException as error:
             failure = error
             raise
         finally:
-            with ExitStack() as told:  # call all of them, even when one raises
+            # Call all of them, even if one raises.
+            with ExitStack() as told:
                 told.callback(self._settle, what, failure)
                 for its_own, callback in reversed(callbacks):
                     told.callback(callback, its_own, failure)

@@ -1,11 +1,11 @@
 """Offsets in a folder, one small file per stream.
 
-Rules: a file is replaced whole: the new one is written beside it, flushed to the disk and renamed, and the
-folder is flushed too; so after a power cut it is the old one or the new one. It carries a checksum: a file
-that another program changed, or that a disk damaged, is an error and never a position. A save holds the
-stream's lock, so a program never overwrites a position it has not seen. Why not append to a log: nothing
-needs the old positions, and a crash cuts the last line of a log in half. (Changes by hand are kept in such a
-log; its last line may be missing, the position never is.)
+Rules: a file is replaced whole. The new one is written beside it, flushed to the disk and renamed, and the
+folder is flushed too, so after a power cut there is either the old file or the new one. It carries a
+checksum: a file that another program changed, or that a disk damaged, is an error and never a position. A
+save holds the stream's lock, so a program never overwrites a position it has not seen. Why not append to a
+log: nothing needs the old positions, and a crash cuts the last line of a log in half. (Changes by hand are
+kept in such a log. Its last line may be missing, but the position never is.)
 
 The folder is the namespace: give each application its own. It must be on one computer, or on a network disk
 where `flock` and flushing work.
@@ -100,7 +100,7 @@ class FileOffsetStore(OffsetStore):
         path = self._path(stream)
         with _alone(path):
             refuse_moved(stream, self.load(stream), change)
-            # Note first: a crash in between leaves a note too many, never an unrecorded change.
+            # The note comes first: a crash in between leaves one note too many, never an unrecorded change.
             notes = path.with_suffix(".changes")
             with _telling(notes):
                 append_line(notes, write_change_document(change))
@@ -119,7 +119,8 @@ class FileOffsetStore(OffsetStore):
     def _path(self, stream: str) -> Path:
         name = write_name(stream)
         if len(name) > _LONGEST_FILE_NAME:
-            name = f"%long-{hashlib.sha256(name.encode()).hexdigest()}"  # no quoted name begins like this
+            # No quoted name begins like this.
+            name = f"%long-{hashlib.sha256(name.encode()).hexdigest()}"
         return self._folder / f"{name}{_END}"
 
 
@@ -158,7 +159,7 @@ def _read(path: Path) -> str | None:
     except FileNotFoundError:
         return None
     except UnicodeDecodeError:
-        raise damaged(str(path), "it is no text") from None
+        raise damaged(str(path), "it is not text") from None
     except OSError as error:
         raise _unusable(path, error) from error
     content, _, rest = text.partition("\n")
@@ -168,7 +169,7 @@ def _read(path: Path) -> str | None:
 
 
 def _replace(path: Path, content: str) -> None:
-    # The lock allows one writer at a time, so what a crash has left is overwritten.
+    # The lock allows one writer at a time, so it is safe to overwrite what a crash has left.
     beside = path.with_suffix(".new")
     with _telling(path):
         replace_durably(path, f"{content}\n{_sum(content)}\n", beside=beside)

@@ -1,15 +1,15 @@
 """Offsets in one of Kafka's consumer groups, where every lag tool sees them.
 
-Rule: the store's `group` is its namespace: a stream of that name is committed to it, any other to
-`group/stream`. The commit's metadata keeps what an offset lacks: the topic's id, so that a recreated topic is
-noticed, where the last batch began, and the last change by hand. What other stores promise and a group does
-not:
-- a stream never seen and one whose offsets have expired are both None to `load`; `renew` keeps those of one
-  that runs, the others are lost after `offsets.retention.minutes`;
-- no position without partitions, none of partitions that are gone; one that left the stream stays in it;
-- only the last change by hand, partition by partition;
-- no compare-and-set: another program that commits meanwhile, or a late commit, can still take an offset back.
-  Run one program per group.
+Rule: the store's `group` is its namespace: a stream with that name is committed to it, any other stream to
+`group/stream`. The commit's metadata keeps what an offset lacks: the topic's id (so that a recreated topic is
+noticed), where the last batch began, and the last change by hand. A group promises less than other stores:
+- `load` returns None both for a stream that was never seen and for one whose offsets have expired. `renew`
+  keeps the offsets of a running stream; others are lost after `offsets.retention.minutes`.
+- It keeps no position without partitions and no offsets of partitions that are gone. A partition that left
+  the stream stays in the group.
+- It keeps only the last change by hand, partition by partition.
+- It has no compare-and-set: another program that commits meanwhile, or a late commit, can still move an
+  offset back. Run one program per group.
 
     store = KafkaOffsetStore(client, group="visits")
     store.save_async("visits", position, lambda position, error: ...)
@@ -116,7 +116,7 @@ class KafkaOffsetStore(OffsetStore):
         self._queues[stream].offer(position, callback)
 
     def renew(self, stream: str, position: StreamPosition) -> None:
-        """Repeat the last commit of a running stream if it is due: otherwise it would expire.
+        """Repeat the last commit of a running stream if that is due, so that it does not expire.
 
         `position` is what the stream believes to be stored. A group that differs was moved by a person or by
         another program, and is left alone. A failure is logged and retried later.
@@ -143,7 +143,7 @@ class KafkaOffsetStore(OffsetStore):
             renewal.note_renewal()
         if moved and moved != self._told_moved.get(stream):
             names = list_names(moved)
-            log.warning("Group %s stands elsewhere than its stream, and is left there: %s.", group, names)
+            log.warning("Group %s is not at its stream's position, and is left there: %s.", group, names)
         self._told_moved[stream] = moved
 
     def _renewal(self, stream: str) -> RenewalSchedule:
@@ -201,14 +201,14 @@ class KafkaOffsetStore(OffsetStore):
         if members:
             raise BrokerError(
                 "GROUP_HAS_MEMBERS",
-                f"The group {group} has {len(members)} members, and takes offsets from nobody else while a "
+                f"The group {group} has {len(members)} members, and accepts offsets from no one else while a "
                 "consumer is in it.",
                 hint="Stop the consumers of the group first (`penstock groups describe` names them).",
                 facts={"group": group},
             )
 
     def list_changes(self, stream: str) -> list[Change]:
-        """Return the last change of each partition; those made together are one."""
+        """Return the last change of each partition; changes that were made together are one change."""
         group = self.name_group(stream)
         found: dict[tuple[int, str, str], tuple[dict[TopicPartition, int], dict[TopicPartition, int]]] = {}
         for each, commit in self._fetch(stream).items():
@@ -225,11 +225,11 @@ class KafkaOffsetStore(OffsetStore):
         ]
 
     def close(self) -> None:
-        """Send the last commit: after a clean stop nothing is read twice. Its time limit is the usual one."""
+        """Send the last commit, within the usual timeout: after a clean stop nothing is read twice."""
         limit_s = self._timeout_ms / 1000
         if not self.flush(limit_s):
             log.warning(
-                "The last position was not committed to group %s in %g s; its end is read again.",
+                "The last position was not committed to group %s in %g s; the last records are read again.",
                 self._group,
                 limit_s,
             )
@@ -285,7 +285,7 @@ class KafkaOffsetStore(OffsetStore):
 
 
 def merge_positions(older: StreamPosition, newer: StreamPosition) -> StreamPosition:
-    """Return the newer position, but nowhere before the older one; a recreated topic has no older one."""
+    """Return the newer position, with no offset before the older one's unless the topic was recreated."""
     ahead = {
         each: older.offsets[each]
         for each, offset in newer.offsets.items()
@@ -331,12 +331,13 @@ def _write_metadata(
     elif before is not None:
         noted = _parse(before.metadata).get("changed")
         if noted is not None:
-            written["changed"] = noted  # the stream goes on, and the last change by hand is kept
+            # The stream goes on, and the last change by hand is kept.
+            written["changed"] = noted
     return json.dumps(written, separators=(",", ":"))
 
 
 def _parse(metadata: str) -> dict[str, Any]:
-    """Return our own metadata; of another program's commit only the offset is used."""
+    """Return our own metadata, or {} for another program's commit, of which only the offset is used."""
     try:
         stored = json.loads(metadata) if metadata else None
     except ValueError:
@@ -349,7 +350,7 @@ def _read_metadata(group: str, metadata: str) -> dict[str, Any]:
     if stored.get("penstock", VERSION) > VERSION:
         raise OffsetStoreError(
             "OFFSETS_TOO_NEW",
-            f"What group {group} has committed is of version {stored['penstock']}; this Penstock reads up to "
+            f"The offsets of group {group} have version {stored['penstock']}; this Penstock reads up to "
             f"{VERSION}.",
             hint="Run the stream with the Penstock that wrote it, or a newer one.",
             facts={"group": group, "version": stored["penstock"], "known": VERSION},

@@ -1,4 +1,4 @@
-"""Offsets in this process, for tests and for jobs that start anew each time. They end with the program."""
+"""Offsets in this process, for tests and for jobs that start afresh each time. They end with the program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opens an offset store by its address: one text names any of them.
+"""Opens an offset store by its address, a single text that can name a store of any kind.
 
     memory:                                         in this process
     offsets/    file:///var/lib/shop/offsets        a folder of files
@@ -8,10 +8,10 @@
     kafka://host:port,host:port/group               what a consumer group has committed
     zookeeper://host:port,host:port/prefix          ZooKeeper
     checkpoint:folder                               a Spark query's checkpoint, to read and to move
-    sink:postgresql://...    sink:results.db        what a SQL sink keeps with its results, likewise
+    sink:postgresql://...    sink:results.db        a SQL sink's offsets, to read and to move
 
-A SQL address may end in `?namespace=NAME`. Rule: an error about an address never repeats it, for it may hold
-a password.
+A SQL address may end in `?namespace=NAME`. Rule: an error about an address never repeats it, because
+it may hold a password.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def open_offset_store(
         return ZooKeeperOffsetStore(hosts, prefix=f"/{path}", create=create)
     if scheme in ("", "file"):
         return _open_folder(address, bool(scheme), create)
-    raise _invalid(f"The address begins with {scheme}://, which is no place for offsets")
+    raise _invalid(f"The address begins with {scheme}://, which is not a place for offsets")
 
 
 def _open_sql(address: str, create: bool) -> OffsetStore:
@@ -99,10 +99,10 @@ def _open_folder(address: str, is_url: bool, create: bool) -> OffsetStore:
     if is_url:
         parts = urlsplit(address)
         if parts.netloc or parts.query or parts.fragment or parts.path in ("", "/"):
-            raise _invalid("The file address must be file:///folder, without anything behind it")
+            raise _invalid("The file address must be file:///folder, with nothing after it")
         return FileOffsetStore(unquote(parts.path), create=create)
     if not address or "\0" in address or re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", address):
-        raise _invalid("The address is blank" if not address else "The address is neither a path nor known")
+        raise _invalid("The address is blank" if not address else "The address has no known form")
     return FileOffsetStore(address, create=create)
 
 
@@ -111,13 +111,13 @@ def _split_hosts(address: str) -> tuple[str, str]:
     scheme, _, rest = address.partition("://")
     hosts, _, path = rest.partition("/")
     if "@" in hosts:
-        raise _invalid(f"The {scheme} address has a login, and takes none")
+        raise _invalid(f"The {scheme} address has a login, but takes none")
     if not hosts or not all(
         re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^:\s]+):[0-9]{1,5}", each) for each in hosts.split(",")
     ):
         raise _invalid(f"The {scheme} address must name its hosts as host:port,host:port")
     if not path:
-        raise _invalid(f"The {scheme} address names nothing behind the hosts")
+        raise _invalid(f"The {scheme} address names nothing after the hosts")
     return hosts, unquote(path)
 
 

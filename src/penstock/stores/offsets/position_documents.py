@@ -1,7 +1,7 @@
 """A position, or a change to one, as text that can be kept anywhere: versioned, and bound to its stream.
 
-Rule: a text of a newer version is refused, and so is one that belongs to another stream: a copy under another
-name would let two streams begin at the position of one.
+Rule: a text of a newer version is refused, and so is one that belongs to another stream. A copy under another
+name would let two streams begin at the same position.
 
     text = write_document("visits", position)
     read_document("offsets/visits.json", "visits", text)
@@ -33,7 +33,7 @@ def read_document(where: str, stream: str, text: str) -> StreamPosition:
 
 
 def read_stream_name(where: str, text: str) -> str:
-    """Return the name of the stream whose position it is."""
+    """Return the name of the stream whose position the text holds."""
     name = _parse(where, text).get("stream")
     if not isinstance(name, str):
         raise damaged(where, "it names no stream")
@@ -48,7 +48,7 @@ def read_change_document(where: str, text: str) -> Change:
     try:
         return read_change(_parse(where, text))
     except (KeyError, TypeError, ValueError):
-        raise damaged(where, "it is no change of offsets") from None
+        raise damaged(where, "it is not a change of offsets") from None
 
 
 def write_name(stream: str) -> str:
@@ -69,7 +69,7 @@ def _parse(where: str, text: str) -> dict[str, Any]:
     try:
         stored = json.loads(text)
     except ValueError:
-        raise damaged(where, "it is no JSON") from None
+        raise damaged(where, "it is not JSON") from None
     version = stored.get("version") if isinstance(stored, dict) else None
     if (
         not isinstance(stored, dict)
@@ -81,7 +81,7 @@ def _parse(where: str, text: str) -> dict[str, Any]:
     if version > VERSION:
         raise OffsetStoreError(
             "OFFSETS_TOO_NEW",
-            f"{where} is of version {version}; this Penstock reads up to {VERSION}.",
+            f"{where} has version {version}; this Penstock reads up to {VERSION}.",
             hint="Run the stream with the Penstock that wrote it, or a newer one.",
             facts={"where": where, "version": version, "known": VERSION},
         )

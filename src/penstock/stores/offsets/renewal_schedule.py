@@ -1,10 +1,10 @@
 """Decides when the offsets of an idle stream are committed again, so that its group does not lose them.
 
-Rule: renew after a quarter of the time the brokers keep an offset, and at least daily; every six hours where
-they do not say (a quarter of a day, which was Kafka's default before 2.0). The age of an earlier program's
-commit is not known, so the first renewal is due at once. A failed renewal is repeated after a quarter of the
-period. The brokers are asked for their setting when nothing was committed for ten seconds: a stream that
-commits more often needs no renewal, and never waits for that answer.
+Rule: renew after a quarter of the time that the brokers keep an offset, and at least daily. If they do not
+say how long they keep it, renew every six hours (a quarter of a day, which was Kafka's default before 2.0).
+The age of an earlier program's commit is not known, so the first renewal is due at once. A failed renewal is
+repeated after a quarter of the period. The brokers are asked for their setting when nothing has been
+committed for ten seconds: a stream that commits more often needs no renewal, and never waits for that answer.
 
     renewal = RenewalSchedule(lambda: find_retention_ms(settings, "nightly", timeout_ms=30_000))
     if renewal.is_due(): ...
@@ -48,7 +48,7 @@ class RenewalSchedule:
         self._pause_s: float | None = None
 
     def is_due(self) -> bool:
-        """Return whether a renewal is due. May ask the brokers, but only when `find_wait_s` has come to 0."""
+        """Return whether a renewal is due. May ask the brokers, but only once `find_wait_s` has reached 0."""
         if self.find_wait_s() > 0:
             return False
         if self._since is not None and self._pause_s is None and self._period_s is None:

@@ -1,11 +1,12 @@
 """The offsets that a SQL sink keeps with its results: to read, and to move by hand.
 
-A stream that writes to such a sink starts where the sink says, whatever another store says; so this is the
-place to move it. Rules: only its own writer saves here, with results. A move takes the stream over first, so
-a writer that still runs is fenced and cannot overwrite it. A move opens a new generation: earlier rows stay,
-and records that are read again are written again under the next number, so that an audit can tell them apart.
-`stores.sql.ledger.rewound_rows` decides what happens to rows: in tables that keep provenance, the rows of
-records that are read again can be deleted in the same transaction; tables of sums are rebuilt or left alone.
+A stream that writes to such a sink starts where the sink says, no matter what another store says, so this is
+the place to move it. Rules: only the stream's own writer saves here, together with results. A move takes the
+stream over first, so a writer that is still running is fenced and cannot overwrite the move. A move opens a
+new generation: earlier rows stay, and records that are read again are written again under the next
+generation's number, so that an audit can tell them apart. `stores.sql.ledger.rewound_rows` decides what
+happens to rows: in tables that keep provenance, the rows of records that are read again can be deleted in the
+same transaction. Tables of sums are rebuilt or left alone.
 
     store = SinkOffsetStore("results.db")
     store.move("visits", change, RowRequest(delete_from=("visits",)))
@@ -76,7 +77,7 @@ class SinkOffsetStore(OffsetStore):
     def save(self, stream: str, position: StreamPosition, *, may_go_back: bool = False) -> NoReturn:  # noqa: ARG002
         raise OffsetStoreError(
             "LEDGER_IS_THE_SINKS",
-            "A sink's ledger is written with its results, and in no other way.",
+            "A sink's ledger is written only together with its results.",
             hint="Give the stream the sink itself, or another place as its offset store.",
         )
 
@@ -89,10 +90,11 @@ class SinkOffsetStore(OffsetStore):
         self.move(stream, change)
 
     def move(self, stream: str, change: Change, rows: RowRequest = KEEP_ROWS) -> Moved:
-        """Move the stream and return what that did to rows. `rows`: what happens to rows of records that are
-        read again."""
+        """Move the stream and return what that did to rows. `rows` says what happens to rows of records that
+        are read again."""
         check_stream_name(stream)
-        SqlOffsetStore(self._place, namespace=NAMESPACE)  # creates its tables; in MySQL that commits
+        # Create the tables of changes before the transaction: in MySQL, creating tables commits.
+        SqlOffsetStore(self._place, namespace=NAMESPACE)
         changes = self.list_changes(stream)
 
         def make(session: Session) -> Moved:
@@ -121,7 +123,7 @@ class SinkOffsetStore(OffsetStore):
         self.preview(stream, change)
 
     def list_warnings(self, stream: str) -> list[str]:  # noqa: ARG002
-        return ["A writer that still runs is fenced."]
+        return ["A writer that is still running is fenced."]
 
     def preview(self, stream: str, change: Change, rows: RowRequest = KEEP_ROWS) -> Moved:
         """Return what `move` would do, or raise what it would raise. Change nothing and wait for no lock."""
@@ -156,20 +158,21 @@ class SinkOffsetStore(OffsetStore):
         return self.list_moves(stream, since=-1)
 
     def list_moves(self, stream: str, *, since: int) -> list[Change]:
-        """Return the changes by hand that have fenced a writer of this epoch, the oldest first."""
+        """Return the changes by hand that have fenced a writer of the epoch `since`, the oldest first."""
         try:
             store = SqlOffsetStore(self._place, namespace=NAMESPACE, create=False)
         except OffsetStoreError as error:
             if error.condition != "OFFSETS_NOT_FOUND":
                 raise
             return []  # no change was ever recorded here
-        return store.list_changes(stream, after=since)  # a change is numbered by the epoch that it has raised
+        # The number of a change is the epoch to which it has raised the writer's.
+        return store.list_changes(stream, after=since)
 
     def _demand_ledger(self, session: Session) -> None:
         if read_version(session, LEDGER) is None:
             raise OffsetStoreError(
                 "OFFSETS_NOT_FOUND",
-                f"There is no ledger of a sink at {self._place}.",
+                f"There is no sink ledger at {self._place}.",
                 hint="Check the place: it must be the database that the stream's results are in.",
                 facts={"place": str(self._place)},
             )
@@ -197,7 +200,7 @@ def _follows_checkpoint(stream: str, batch: str) -> OffsetStoreError:
     return OffsetStoreError(
         "LEDGER_FOLLOWS_CHECKPOINT",
         f"The results of {stream} are those of a Structured Streaming query (its last batch is {batch}), "
-        "which goes on from its checkpoint.",
+        "which continues from its checkpoint.",
         hint="A move here alone would only stop it. Let the query write to new tables from a new checkpoint.",
         facts={"stream": stream, "batch": batch},
     )

@@ -1,9 +1,9 @@
 """Offsets in a SQL database: SQLite, PostgreSQL, MariaDB or MySQL.
 
-Rule: a position is replaced in one transaction, rows of partitions that left it included. Two programs that
-save the same stream at once wait for each other at the stream's row, so neither sees half of the other's
+Rule: a position is replaced in one transaction, including the rows of partitions that have left it. Two
+programs that save the same stream at once take turns at the stream's row, so neither sees half of the other's
 save, and the second one compares with what the first one has written. There is one row per partition, not one
-text, so that plain SQL can read a stream's position beside the results.
+text per stream, so that plain SQL can read a stream's position beside the results.
 
 `namespace` separates applications that share a database.
 
@@ -43,8 +43,8 @@ _AT, _START, _GONE = "at", "start", "gone"
 
 
 class SqlOffsetStore(OffsetStore):
-    """The offset store in a SQL database. It holds no connection between calls. Without `create`, tables that
-    are missing are an error."""
+    """The offset store in a SQL database. It holds no connection between calls. Without `create`, missing
+    tables are an error."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class SqlOffsetStore(OffsetStore):
             self._database.run(lambda session: ensure_tables(session, _TABLES), writes=True)
         else:
             self._database.run(self._demand_tables)
-        # The database was reached. From now on its restarts and fail-overs are waited out.
+        # The database was reached. From now on, calls wait out its restarts and fail-overs.
         self._database = Database(self.place, RECONNECT_TIMEOUT_S)
 
     def __repr__(self) -> str:
@@ -103,7 +103,7 @@ class SqlOffsetStore(OffsetStore):
         self._database.run(make, writes=True)
 
     def list_changes(self, stream: str, *, after: int = -1) -> list[Change]:
-        """Return the changes by hand, the oldest first; `after`: only those with a higher number."""
+        """Return the changes by hand whose number is higher than `after`, the oldest first."""
         check_stream_name(stream)
         rows = self._database.run(lambda session: self._select(session, CHANGES, _CHANGE, stream))
         return [
@@ -119,12 +119,12 @@ class SqlOffsetStore(OffsetStore):
         ]
 
     def list_warnings(self, stream: str) -> list[str]:
-        told = f"A sink here has results of {stream}, and they decide where it starts: move sink:."
+        told = f"A sink here has results of {stream}, and they decide where it starts: move sink: instead."
         return [told] if self._database.run(lambda session: _has_results(session, stream)) else []
 
     def suggest_place(self, stream: str | None = None) -> str:
         is_sink = self._database.run(lambda session: _has_results(session, stream))
-        return f"A sink keeps offsets there with its results: say sink:{self.place}." if is_sink else ""
+        return f"A sink keeps offsets there with its results: use sink:{self.place}." if is_sink else ""
 
     # --- inside a transaction -----------------------------------------------------------------------------
 
@@ -134,7 +134,7 @@ class SqlOffsetStore(OffsetStore):
             raise OffsetStoreError(
                 "OFFSETS_NOT_FOUND",
                 f"There are no tables for offsets at {self.place}.",
-                hint=f"A sink keeps offsets there with its results: say sink:{self.place}."
+                hint=f"A sink keeps offsets there with its results: use sink:{self.place}."
                 if is_sink
                 else "Check the place: it must be the one that the stream names as its store.",
                 facts={"place": str(self.place)},
@@ -149,9 +149,9 @@ class SqlOffsetStore(OffsetStore):
         return _parse_rows(self._select(session, OFFSETS, _ROW, stream))
 
     def _lock(self, session: Session, stream: str) -> tuple[bool, int]:
-        """Make the stream's row, or wait for its lock, which lasts until this transaction ends.
+        """Create the stream's row, or wait for its lock, which lasts until this transaction ends.
 
-        Return whether the stream was known before, and how often it has been saved, this time included.
+        Return whether the stream was known before, and how often it has been saved, including this time.
         """
         grammar, name = session.grammar, session.grammar.name
         bump = f"{name('saves')} = {name(STREAMS)}.{name('saves')} + 1"
@@ -239,7 +239,7 @@ def _parse_rows(rows: list[tuple[Any, ...]]) -> StreamPosition:
 
 def _make_tables(session: Session) -> None:
     name, end = session.grammar.name, session.grammar.table_end
-    # MySQL's TEXT ends at 64 KiB; a position of a few thousand partitions is longer.
+    # MySQL's TEXT holds at most 64 KiB, and a position of a few thousand partitions is longer.
     long_text = "MEDIUMTEXT" if session.dialect == "mysql" else "TEXT"
     kinds = {
         **{"namespace": "VARCHAR(200)", "stream": "VARCHAR(200)", "topic": "VARCHAR(249)"},

@@ -1,14 +1,14 @@
 """Offsets in ZooKeeper, one node per stream.
 
-Rules: all partitions of a stream are in one node, so a position is replaced whole or not at all; it is
-replaced only in the version it was read in, so of two writers the second one compares again. The usual
-layout, a node per partition, does neither: a crash leaves some partitions ahead of others. Everything is
-below this application's own folder (`prefix`): a ZooKeeper is shared, and without a folder its nodes would be
-scattered.
+Rules: all partitions of a stream are in one node, so a position is replaced whole or not at all. It is
+replaced only if the node still has the version that was read, so the second of two writers compares again.
+The usual layout, one node per partition, does neither: a crash leaves some partitions ahead of others.
+Everything is below this application's own folder (`prefix`): ZooKeeper is shared, and without a folder the
+nodes would be scattered.
 
-A broken connection is waited out until `timeout_ms`. A write whose answer was lost is checked, never repeated
-blindly. A write that was reported as failed may still happen when the connection comes back, but only if no
-other write has come since then.
+A call waits out a broken connection for up to `timeout_ms`. A write whose answer was lost is checked, never
+repeated blindly. A write that was reported as failed may still happen when the connection comes back, but
+only if no other write has come since.
 
     store = ZooKeeperOffsetStore("zk1:2181,zk2:2181", prefix="/penstock/shop")
     store.save("visits", position)      # /penstock/shop/offsets/visits
@@ -35,9 +35,9 @@ from penstock.stores.offsets.position_documents import (
     write_name,
 )
 
-#: How long one call may take in all, reconnections included.
+#: How long one call may take in all, including reconnections.
 TIMEOUT_MS = 30_000
-#: After this long without a word from us the server ends the session; nothing is lost with it.
+#: After this long without a message from us, the server ends the session. Nothing is lost with it.
 SESSION_TIMEOUT_S = 10.0
 #: A server drops the connection of a client that sends more than a MiB (`jute.maxbuffer`).
 LARGEST_NODE_BYTES = 1_000_000
@@ -168,24 +168,26 @@ class ZooKeeperOffsetStore(OffsetStore):
             transaction.create(*note, sequence=True)
         errors = self._errors
         overtaken = errors.BadVersionError | errors.NodeExistsError | errors.NoNodeError
-        undone = errors.RolledBackError | errors.RuntimeInconsistency  # what the other operations of it get
+        # The other operations of a refused transaction get these.
+        undone = errors.RolledBackError | errors.RuntimeInconsistency
         refused = [each for each in ask(transaction.commit_async) if isinstance(each, Exception)]
         for error in refused:
             if version is None and isinstance(error, errors.NoNodeError):
-                raise _not_found(self._place)  # the folder was removed while we run
+                raise _not_found(self._place)  # the folder was removed in the meantime
             if not isinstance(error, overtaken | undone):
                 raise error
         return not refused
 
     def _run_until_made(self, attempt: Callable[[_Ask], bool]) -> None:
         def make(ask: _Ask) -> None:
-            while not attempt(ask):  # a failure means another program got on; the deadline is in `ask`
+            # A failure means that another program has made progress. `ask` ends the loop at the deadline.
+            while not attempt(ask):
                 pass
 
         self._run(make)
 
     def _run(self, work: Callable[[_Ask], _Result]) -> _Result:
-        """Do `work`, and again from its beginning when the connection broke, until the deadline."""
+        """Do `work` and return its result. If the connection breaks, start again, until the deadline."""
         deadline = time.monotonic() + self._timeout_ms / 1000
 
         def ask(question: Callable[..., Any], *arguments: Any) -> Any:
@@ -203,22 +205,23 @@ class ZooKeeperOffsetStore(OffsetStore):
                 raise _unreachable(self._place, self._timeout_ms) from error
             except self._errors.KazooException as error:
                 raise _failed(self._place, error) from error
-            time.sleep(_PAUSE_S)  # wait for a connection; asking is the only way to know
+            # Wait for a connection. Only another question shows whether there is one.
+            time.sleep(_PAUSE_S)
 
 
 _Ask = Callable[..., Any]
 
 
 def check_prefix(prefix: str) -> str:
-    """Return our folder, checked: absolute, not the root, with no empty part."""
+    """Return our folder if it is an absolute path, not the root, without empty parts; refuse it otherwise."""
     parts = prefix.removesuffix("/").split("/")
     is_whole = prefix.isprintable() and len(parts) > 1 and parts[0] == ""
     if is_whole and all(part.strip() == part and part not in ("", ".", "..") for part in parts[1:]):
         return "/".join(parts)
     raise OptionError(
         "PREFIX_INVALID",
-        f"{prefix!r} is no folder of ZooKeeper's to keep offsets in.",
-        hint="Name a folder of this application's own, such as /penstock/shop: a ZooKeeper is shared.",
+        f"{prefix!r} is not a ZooKeeper folder that can keep offsets.",
+        hint="Name a folder that only this application uses, such as /penstock/shop: ZooKeeper is shared.",
         facts={"prefix": prefix},
     )
 
@@ -242,7 +245,7 @@ def _encode(stream: str, text: str) -> bytes:
     if len(data) > LARGEST_NODE_BYTES:
         raise OffsetStoreError(
             "OFFSETS_TOO_BIG",
-            f"The position of stream {stream} takes {len(data)} bytes; a node of ZooKeeper's holds "
+            f"The position of stream {stream} takes {len(data)} bytes; a ZooKeeper node holds "
             f"{LARGEST_NODE_BYTES}.",
             hint="Read fewer partitions in one stream, or keep its offsets in a SQL database.",
             facts={"stream": stream, "bytes": len(data), "limit": LARGEST_NODE_BYTES},
@@ -253,14 +256,14 @@ def _encode(stream: str, text: str) -> bytes:
 def _decode(node: str, data: bytes) -> str:
     with contextlib.suppress(UnicodeDecodeError):
         return data.decode()
-    raise damaged(node, "it is no text")
+    raise damaged(node, "it is not text")
 
 
 def _unreachable(place: str, timeout_ms: int) -> OffsetStoreError:
     return OffsetStoreError(
         "ZOOKEEPER_UNREACHABLE",
         f"{place} did not answer within {timeout_ms} ms.",
-        hint="Check hosts, ports and network, and that a majority of its servers runs.",
+        hint="Check hosts, ports and network, and that a majority of its servers is running.",
         facts={"place": place, "timeout_ms": timeout_ms},
         retriable=True,
     )
@@ -276,12 +279,12 @@ def _not_found(place: str) -> OffsetStoreError:
 
 
 def _failed(place: str, error: Exception) -> OffsetStoreError:
-    # Most errors of its client say only their kind: NoAuthError is "no auth".
+    # Most errors of the client have no text, only a type: NoAuthError becomes "no auth".
     kind = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(error).__name__.removesuffix("Error")).lower()
     said = str(error) or kind
     return OffsetStoreError(
         "ZOOKEEPER_FAILED",
         f"{place} failed: {said}.",
-        hint="If it refuses us, look at the rights (ACL) of the folder; otherwise at the server's log.",
+        hint="If it refuses access, check the rights (ACL) of the folder; otherwise see the server's log.",
         facts={"place": place, "error": type(error).__name__},
     )

@@ -1,6 +1,6 @@
 """SQL databases: connections, sessions, and what is kept in their tables.
 
-`SqlSink` and `Table` say where results go; `create_tables` makes the tables. Results and the offsets they
+`SqlSink` and `Table` say where results go; `create_tables` creates the tables. Results and the offsets they
 came from are written in one transaction.
 """
 
@@ -15,7 +15,8 @@ __all__ = ["SqlSink", "Table", "create_tables"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "create_tables":  # it needs pyarrow, which a loss ledger should not have to load
+    # `create_tables` needs pyarrow, which a loss ledger should not have to load.
+    if name == "create_tables":
         from penstock.stores.sql.sink.table_creation import create_tables
 
         return create_tables

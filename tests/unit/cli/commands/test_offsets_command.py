@@ -382,7 +382,7 @@ def test_a_checkpoint_is_moved_to_the_end_of_a_batch(penstock: Run, tmp_path: Pa
     address = f"checkpoint:{tmp_path}"
     assert penstock("show", "--at", address) == "source 1\nsource 2\n"
     told = penstock("rewind", "--at", address, "1", "--to-batch", "0")
-    assert "Batch 3 was planned and is not done; it is planned anew." in told
+    assert "Batch 3 was planned but is not done; it is planned again." in told
     assert "keeps state" in told
     assert "30       10" in told
     assert store.list_planned() == [3]

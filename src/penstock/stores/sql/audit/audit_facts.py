@@ -1,7 +1,7 @@
 """Reads from a database what an audit judges: the sink's ledger, and aggregates of the tables it fills.
 
-Rule: everything is read as of one moment, so a stream may go on writing meanwhile, and nothing row by row, so
-a table of any size costs a few scans in the database. Where a digest differs, a binary search finds it.
+Rule: everything is read as of one moment, so a stream may keep writing meanwhile. Nothing is read row by row,
+so a table of any size costs a few scans in the database. If a digest differs, a binary search finds where.
 
     streams, others, tables = gather_facts(place, "visits", ())
 """
@@ -78,7 +78,7 @@ def gather_facts(
 
 
 def _demand_tables(session: Session, named: Iterable[str], filled: Sequence[str], stream: str | None) -> None:
-    """Refuse names that neither the ledger nor the database has: that is a typing error, not a finding."""
+    """Refuse names that neither the ledger nor the database has: such a name is a typo, not a finding."""
     for name in named:
         try:
             find_target(session, Table(name))
@@ -88,22 +88,23 @@ def _demand_tables(session: Session, named: Iterable[str], filled: Sequence[str]
             whose = "No stream here has a" if stream is None else f"The stream {stream} has no"
             raise OptionError(
                 "TABLE_NOT_IN_LEDGER",
-                f"{whose} table {name} in its books, and the database has none of that name, either.",
+                f"{whose} table {name} in its books, and the database has no such table either.",
                 hint=f"The books have: {', '.join(filled) or 'none'}. Leave --table out to audit these.",
                 facts={"table": name, "tables": list(filled)},
             ) from None
 
 
 def find_table(place: Place, name: str) -> Target:
-    """Return a table as the catalog has it."""
+    """Return a table as the catalog describes it."""
     return Database(place).run(lambda session: find_target(session, Table(name)))
 
 
 def read_in_snapshot(place: Place, work: Callable[[Session], _Result]) -> _Result:
-    """Return what `work` returns, from one transaction that sees one moment, however long it takes."""
+    """Return what `work` returns, from one transaction that sees a single moment for as long as it takes."""
     with open_session(place, limit_s=BULK_TIMEOUT_S) as session:
         if place.dialect != "sqlite":
-            session.connection.rollback()  # the isolation level is chosen before the first statement
+            # The isolation level must be chosen before the first statement of a transaction.
+            session.connection.rollback()
             session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         if place.dialect == "mysql":
             session.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
@@ -253,7 +254,7 @@ def _list_spans(
 
 
 def _search(session: Session, target: Target, spans: Sequence[_Span], spoiled: list[Spoiled]) -> None:
-    """Halve the batches until those whose rows differ are found; the first few are enough."""
+    """Bisect the batches for those whose rows differ, and add the first few to `spoiled`."""
     if not spans or len(spoiled) >= _SPOILED:
         return
     first, last = spans[0][0], spans[-1][0]

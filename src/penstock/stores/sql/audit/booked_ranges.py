@@ -28,8 +28,8 @@ from penstock.stores.sql.sink.target_tables import Target
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """What a batch read of one partition, as far as its rows were not deleted since. `digest`: of all that it
-    wrote, None if some of that was deleted."""
+    """What a batch read of one partition, as far as its rows were not deleted since. `digest` covers all that
+    it wrote; it is None if some of that was deleted."""
 
     range: OffsetRange
     digest: OffsetDigest | None
@@ -45,7 +45,7 @@ def digest_booked(
     start: tuple[TopicPartition, int],
 ) -> OffsetDigest:
     """Return the digest of the rows of one partition, from this offset on, that the table must hold.
-    `accounts`: the stream's, by token; `changes`: its moves by hand, in order."""
+    `accounts` are the stream's, by token; `changes` are its moves by hand, in order."""
     partition, offset = start
     beyond_all = OffsetRange(partition.topic, partition.partition, offset, FAR)
     mine = sum_digests(each.digests for some in accounts.values() for each in some if each.table == table)

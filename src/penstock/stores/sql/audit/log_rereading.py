@@ -41,8 +41,10 @@ def reread_partition(
     topic_id: bytes | None,
     awaited: Sequence[OffsetRange] = (),
 ) -> Reread:
-    """Compare one partition in `regions`, which do not overlap. `awaited`: parts of them that are not read
-    again yet, where records may lack their rows."""
+    """Compare one partition in `regions`, which do not overlap, and return what was found.
+
+    `awaited` are the parts of them that the stream has not read again yet, where records may lack their rows.
+    """
     with closing(KafkaLogView(client)) as view:
         topic = view.describe([partition.topic]).get(partition.topic)
         if topic is None or partition.partition not in topic.partitions:

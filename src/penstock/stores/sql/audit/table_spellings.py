@@ -1,7 +1,7 @@
-"""Tells which names mean the same table: `sums` and `public.sums`, or in SQLite `Sums`, may be one.
+"""Finds which names mean the same table: `sums` and `public.sums`, or in SQLite `Sums`, may be one.
 
-Rule: the catalog decides, as it does when the table is written; two tables of one name in two schemas stay
-two. It is asked only about names that could mean the same.
+Rule: the catalog decides, as it does when the table is written. Two tables with the same name in two schemas
+stay two. The catalog is asked only about names that could mean the same table.
 
     spell_alike(session, ["sums", "main.sums"])  # {"sums": "sums", "main.sums": "sums"}
 """

@@ -1,6 +1,6 @@
-"""Waits for a database that was there and is away: a restart, or a fail-over to another host.
+"""Waits for a database that was reached before and is away: a restart, or a fail-over to another host.
 
-Rule: only a connection is waited for, never an answer. What was sent before the connection broke may have
+Rule: wait only for a connection, never for an answer. What was sent before the connection broke may have
 been done, and only the caller knows how to find out. A database that was never reached is not waited for: its
 address may be wrong, and the user should learn that at once. A direct stream waits in its own loop, where it
 can be asked to stop, so here it waits only for a moment.
@@ -32,14 +32,14 @@ Opened = TypeVar("Opened")
 
 
 def find_wait_s() -> float:
-    """Return how long a step waits for a database that is away; a stream with a loop of its own tries
-    again."""
+    """Return how long a step waits for a database that is away. A stream with a loop of its own waits only
+    briefly here, because it tries again."""
     patience = find_patience()
     return TOLD_AFTER_S if patience is not None and patience.limit_s else RECONNECT_TIMEOUT_S
 
 
 def wait_out(place: Place, connect: Callable[[], Opened], wait_s: float) -> Opened:
-    """Return what `connect` returns; while the database is away, call it again until the time is over."""
+    """Return what `connect` returns; while the database is away, call it again until the time is up."""
     begun = time.monotonic()
     is_told = False
     while True:
@@ -57,9 +57,9 @@ def wait_out(place: Place, connect: Callable[[], Opened], wait_s: float) -> Open
 
 
 def warn_of_silence(place: Place, *, may_lock: bool = False) -> AbstractContextManager[None]:
-    """Log a warning when an answer takes long, and again later: a frozen server accepts statements and is
-    given up after two minutes. `may_lock`: the cause may also be another session's lock, for which no stream
-    waits longer than usual."""
+    """Return a context that logs a warning when an answer takes long, and again later: a frozen server
+    accepts statements, and is given up after two minutes. `may_lock` says that the cause may also be another
+    session's lock, for which no stream waits longer than usual."""
     begun = time.monotonic()
 
     def tell() -> None:

@@ -1,4 +1,4 @@
-"""A connection to MySQL or MariaDB that loads files, and only those it has named.
+"""A connection to MySQL or MariaDB that loads only the files that we have named.
 
 Rule: `LOAD DATA LOCAL` is answered only while we load, and only with the file we named. In this protocol the
 server asks the client for a file, by any name and after any statement: a compromised server could ask for a

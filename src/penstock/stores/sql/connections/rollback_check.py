@@ -1,7 +1,7 @@
 """Tests at the start whether this database, over this connection, rolls a transaction back.
 
 Rule: the database itself is tested, at each start. A ledger restored from a dump may be in an engine without
-transactions, and a pooler or a proxy may commit every statement by itself; either would keep rows of a batch
+transactions, and a pooler or a proxy may commit every statement on its own. Either would keep rows of a batch
 that was rolled back, without any error. The test uses a row of the ledger, which is in the same transactions
 as the results and has no user triggers.
 
@@ -19,7 +19,7 @@ from penstock.stores.sql.ledger.ledger_tables import POSITIONS, WRITERS, lock_wr
 
 
 def check_rollback(place: Place, probe: str) -> None:
-    """Write a row, roll back, and look for the row. `probe` is a name that no other program uses."""
+    """Write a row, roll back, and raise an error if it is kept. No other program uses the name `probe`."""
     stream = f"penstock.rollback.{probe}"
     with open_session(place, writes=True) as session:
         lock_writer(session, stream)

@@ -66,14 +66,14 @@ def connect(place: Place, *, writes: bool) -> Any:
 
 
 def _connect_sqlite(place: FilePlace, writes: bool) -> sqlite3.Connection:
-    # A reader may write, too, if it is allowed: what a killed writer has left half done must be undone.
+    # A reader opens the file to write if it may: it must undo what a killed writer has left half done.
     path = Path(place.path).absolute()
     if not writes and not path.exists():
         raise OffsetStoreError(
             "DATABASE_NOT_FOUND",
             f"There is no file {place.path}.",
-            hint="Check the path; whoever writes to it makes it: a sink, an offset store, a loss ledger, "
-            "`penstock accesslog run`.",
+            hint="Check the path. Whatever writes to the file creates it: a sink, an offset store, a loss "
+            "ledger, `penstock accesslog run`.",
             facts={"place": str(place)},
         )
     uri = f"file:{quote(str(path))}?mode={'rwc' if writes else 'rw'}"
@@ -103,8 +103,8 @@ def explain_replaced_file(place: Place, said: str) -> OffsetStoreError:
     return OffsetStoreError(
         "DATABASE_REPLACED",
         f"The file {place} {said} under the running program.",
-        hint="What stands in the file that has its name now is compared before anything is written there. "
-        "Stop the stream before you put back an older copy, or take the file away.",
+        hint="The content of the file that has its name now is compared before anything is written there. "
+        "Stop the stream before you restore an older copy or move the file away.",
         facts={"place": str(place)},
         retriable=True,
     )
@@ -125,11 +125,12 @@ def begin(place: Place, connection: Any, *, writes: bool = True) -> None:
 
 
 def make_begin_statement() -> str:
-    """Return what begins a PostgreSQL transaction: our settings, and the question whether it may write.
+    """Return the statement that begins a PostgreSQL transaction: it makes our settings and asks whether the
+    transaction may write.
 
     The settings last for this transaction only: a pooler may give the connection to another client
-    afterwards, and refuses settings that come with the login. A commit that the server answers before it is
-    on its disk could be undone by a crash.
+    afterwards, and refuses settings that come with the login. `synchronous_commit` must not be off, because a
+    crash could undo a commit that the server answers before it is on its disk.
     """
     return (
         f"SELECT set_config('lock_timeout', '{LOCK_TIMEOUT_S}s', true), "
@@ -188,7 +189,7 @@ def _connect_postgresql(place: ServerPlace, writes: bool) -> Any:
 
 
 def list_settings(place: ServerPlace) -> dict[str, str]:
-    """Return the address's settings for PostgreSQL; of several hosts, one that takes writes is wanted."""
+    """Return the address's settings for PostgreSQL. Of several hosts, ask for one that takes writes."""
     wanted = {"target_session_attrs": "read-write"} if len(place.hosts) > 1 else {}
     return {**wanted, **dict(place.settings)}
 
@@ -247,7 +248,7 @@ def _connect_mysql_host(place: ServerPlace, host: tuple[str, int], demand_writes
 
 def _demand_writes(place: Place, connection: Any) -> None:
     """Raise an error if this MySQL or MariaDB takes no writes, even if it would take an administrator's: what
-    is written to a replica is in no other copy. Some services report it in the second variable only."""
+    is written to a replica reaches no other copy. Some services report it in the second variable only."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT @@read_only, @@innodb_read_only")
         if any(str(each) not in ("0", "OFF") for each in cursor.fetchone()):
@@ -290,7 +291,8 @@ def limit_silence(place: Place, connection: Any, limit_s: float | None = None) -
         yield
     finally:
         timer.cancel()
-        timer.join()  # it must not cut the next connection with this descriptor's number
+        # The timer must not cut the next connection that gets this descriptor's number.
+        timer.join()
         wire.close()
 
 
@@ -331,7 +333,7 @@ def _explain(place: Place, error: Exception) -> OffsetStoreError:
             return explain_replaced_file(place, "was replaced, moved or removed")
         condition, what, hint, retriable = _explain_sqlite(error)
         if Path(place.path).is_dir():
-            what, hint = "{place} is a folder, and no database file", "Name a file: results.db, say."
+            what, hint = "{place} is a folder, not a database file", "Name a file, such as results.db."
         return _make_error(place, said, condition, what, hint, retriable)
     if place.password and place.password.reveal():
         said = said.replace(place.password.reveal(), HIDDEN)
@@ -355,9 +357,10 @@ def _make_error(
 
 
 def _read_code(place: ServerPlace, error: Exception) -> object:
-    """Return PostgreSQL's five letters, or MySQL's number."""
+    """Return PostgreSQL's five-character code or MySQL's number; None if the error has neither."""
+    # An OSError concerns a file that the address names, or the connection.
     if isinstance(error, OSError):
-        return None  # the error is about a file that the address names, or about the connection
+        return None
     if place.dialect == "mysql":
         return error.args[0] if error.args else None
     code = getattr(error, "sqlstate", None) or None
@@ -367,8 +370,8 @@ def _read_code(place: ServerPlace, error: Exception) -> object:
 
 
 def _read_text(place: Place, error: Exception) -> str:
-    """Return what the server said. MySQL's driver puts number and text into a pair, and the text says whether
-    a password was sent, which looks like a password and would be hidden with all that follows."""
+    """Return what the server said. MySQL's driver puts number and text into a pair. The text says whether a
+    password was sent; that part looks like a password and would be hidden with all that follows."""
     if place.dialect != "mysql" or len(error.args) != 2:
         return str(error)
     return (
@@ -391,8 +394,8 @@ def _explain_sqlite(error: Exception) -> tuple[str, str, str, bool]:
     if primary in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
         return (
             "DATABASE_DAMAGED",
-            "The file {place} is no SQLite database, or a damaged one",
-            "Name another file, or put this one back from a copy.",
+            "The file {place} is not an SQLite database, or is damaged",
+            "Name another file, or restore this one from a copy.",
             False,
         )
     if primary in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM) or primary is None:
@@ -408,7 +411,7 @@ def _explain_sqlite(error: Exception) -> tuple[str, str, str, bool]:
 
 def _explain_server(code: object) -> tuple[str, str, str, bool]:
     if code in _CONFLICT:
-        return ("DATABASE_CONFLICT", "{place} ended a transaction for another one", "Try again.", True)
+        return ("DATABASE_CONFLICT", "{place} ended a transaction in favour of another", "Try again.", True)
     if code in _LOCK_WAIT:
         return (
             "DATABASE_BUSY",
@@ -421,23 +424,23 @@ def _explain_server(code: object) -> tuple[str, str, str, bool]:
         return (
             "DATABASE_READ_ONLY",
             "{place} takes no writes",
-            "It is a standby, or was told to take none. Name all hosts of the database in the address "
+            "It is a standby, or is set to take none. Name all hosts of the database in the address "
             "(host:port,host:port), so that the one that takes writes is found.",
             True,
         )
     if code in _REFUSED:
         return (
             "DATABASE_REFUSED",
-            "{place} refuses us",
-            "Check user, password and database, and that the user may make and write tables there.",
+            "{place} refuses access",
+            "Check user, password and database, and that the user may create and write tables there.",
             False,
         )
     if code is None or code in _CONNECTION or str(code).startswith("08"):
         return (
             "DATABASE_UNREACHABLE",
             "{place} cannot be reached, or the connection to it broke",
-            "Check host, port, network and the files of its ssl settings, and that the server runs."
+            "Check host, port, network and the files of its ssl settings, and that the server is running."
             + (" A pooler must use session or transaction pooling." if code == _POOLER else ""),
             True,
         )
-    return ("DATABASE_FAILED", "{place} failed", "The server's message tells why.", False)
+    return ("DATABASE_FAILED", "{place} failed", "The server's message says why.", False)

@@ -19,7 +19,8 @@ MYSQL_TEXT = "CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"  # the default treats `
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """The differences between dialects. `missing`: how an INSERT of a row that may exist begins and ends."""
+    """The differences between dialects. `missing` is the beginning and end of an INSERT of a row that may
+    exist."""
 
     mark: str
     quote: str
@@ -44,20 +45,20 @@ class Grammar:
         return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({self.marks(len(columns))})"
 
     def insert_missing(self, table: str, columns: Sequence[str]) -> str:
-        """Return the statement that inserts one row unless its key is there."""
+        """Return the statement that inserts one row unless its key exists."""
         begin, end = self.missing
         return self.insert(table, columns).replace("INSERT", begin, 1) + end
 
     def upsert(self, key: Sequence[str], settings: Sequence[str]) -> str:
-        """Return the end of an INSERT that changes the row of the same key instead, as `settings` say."""
+        """Return the end of an INSERT that changes the row with the same key instead, as `settings` say."""
         return self.conflict.format(", ".join(key), ", ".join(settings))
 
     def keep(self, table: str, key: Sequence[str]) -> str:
-        """Return the end of an INSERT from a query that leaves the row of the same key as it is."""
+        """Return the end of an INSERT from a query that leaves the row with the same key as it is."""
         return self.ignored.format(", ".join(key), f"{table}.{key[0]}")
 
     def new(self, column: str) -> str:
-        """Return the value, in these settings, that would have been inserted."""
+        """Return the expression, in such settings, for the value that would have been inserted."""
         return self.inserted.format(column)
 
 

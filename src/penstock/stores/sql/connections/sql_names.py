@@ -1,7 +1,7 @@
 """Checks and quotes the table and column names that a user gives, so that none is ever read as SQL.
 
-Rule: no name can change the statement. Quoting alone ensures that; the names refused besides (with control
-characters or `%`, or too long for a server, which would cut them) could only be mistakes.
+Rule: no name can change the statement. Quoting alone ensures that. The names that are also refused (with
+control characters or `%`, or too long for a server, which would cut them) could only be mistakes.
 
 >>> quote("postgresql", 'visits"; DROP TABLE x; --')
 '"visits""; DROP TABLE x; --"'

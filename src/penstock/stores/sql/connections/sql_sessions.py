@@ -1,4 +1,4 @@
-"""SQL databases behind one small interface: a transaction, what work may do in it, and tries after conflicts.
+"""SQL databases behind one small interface: a transaction, what work may do in it, retries after conflicts.
 
 Rule: one call, one connection, one transaction. It commits as a whole or not at all; any error rolls back and
 closes. These tables are written rarely, so a connection kept open would only be one more way to fail: it
@@ -46,7 +46,7 @@ class Session:
         self.grammar = GRAMMARS[place.dialect]
 
     def execute(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """Run one statement and return its rows; none for a statement that gives none."""
+        """Run one statement and return its rows; an empty list if it gives none."""
         with contextlib.closing(self._connection.cursor()) as cursor:
             cursor.execute(statement, tuple(values))
             return list(cursor.fetchall()) if cursor.description else []
@@ -78,19 +78,19 @@ class Session:
         return bool(self.execute(query, [name]))
 
     def lock_schema(self) -> None:
-        """Lock out other creators of tables: of two at the same time, `IF NOT EXISTS` fails for one."""
+        """Lock out other sessions that create tables: of two at once, `IF NOT EXISTS` fails for one."""
         if self.dialect == "postgresql":
             self.execute("SELECT pg_advisory_xact_lock(%s)", [_SCHEMA_LOCK])
         elif self.dialect == "mysql":
-            # Released when the connection closes, right after this transaction. Creating tables commits, so a
-            # transaction's lock would not last.
+            # This lock is released when the connection closes, right after this transaction. Creating tables
+            # commits, so a transaction's lock would not last.
             got = self.execute("SELECT GET_LOCK(CONCAT('penstock.', MD5(DATABASE())), %s)", [LOCK_TIMEOUT_S])
             if got[0][0] != 1:
                 raise OffsetStoreError(
                     "DATABASE_BUSY",
-                    f"Another process has been making tables at {self.place} for more than "
+                    f"Another process has been creating tables at {self.place} for more than "
                     f"{LOCK_TIMEOUT_S} s.",
-                    hint="Look at what it waits for (SHOW PROCESSLIST), then try again.",
+                    hint="Find out what it waits for (SHOW PROCESSLIST), then try again.",
                     facts={"place": str(self.place)},
                     retriable=True,
                 )
@@ -98,7 +98,7 @@ class Session:
 
 @contextlib.contextmanager
 def open_session(place: Place, *, writes: bool = False, limit_s: float | None = None) -> Iterator[Session]:
-    """Open a connection for the block, which commits if it wants to; roll back if the block fails."""
+    """Yield a session on a new connection. The block commits if it wants to; roll back if it fails."""
     with (
         translate_errors(place),
         contextlib.closing(connect(place, writes=writes)) as connection,
@@ -107,7 +107,7 @@ def open_session(place: Place, *, writes: bool = False, limit_s: float | None = 
         try:
             yield Session(connection, place)
         except BaseException:
-            # A lock timeout of MySQL's undoes one statement and keeps the earlier ones.
+            # After a lock timeout, MySQL has undone one statement and keeps the earlier ones.
             with contextlib.suppress(*foreign_errors()):
                 connection.rollback()
             raise
@@ -117,7 +117,7 @@ def open_session(place: Place, *, writes: bool = False, limit_s: float | None = 
 class Database:
     """A database at a place. It holds no connection, so it can be pickled to any worker.
 
-    `wait_s`: how long to wait for it when it is away; give one for a database that was reached before.
+    `wait_s` says how long to wait for it when it is away. Give one for a database that was reached before.
     """
 
     place: Place
@@ -129,8 +129,8 @@ class Database:
         """Do `work` in one transaction and return its result. Do it again from the beginning after a conflict
         with another transaction, or when the database went away before it was asked to commit.
 
-        Only work that `writes` creates a missing SQLite file. `limit_s`: how long the work may take, if that
-        is more than one answer may.
+        Only work that `writes` creates a missing SQLite file. `limit_s` says how long the work may take, if
+        that is longer than one answer may take.
         """
         deadline = time.monotonic() + min(self.wait_s, find_wait_s())
         attempt = 1

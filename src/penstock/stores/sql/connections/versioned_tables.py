@@ -19,8 +19,10 @@ VERSIONS_TABLE = "penstock_meta"
 
 @dataclass(frozen=True, slots=True)
 class TableSet:
-    """The tables of one part: its name, the version of its tables and how they are made; and, for an error,
-    the name users know and the condition that says the tables are too new."""
+    """The tables of one part of Penstock: the part's name, their version, and the function that makes them.
+
+    For errors: `called` is the name that users know, `too_new` the condition for tables that are too new.
+    """
 
     component: str
     version: int
@@ -30,7 +32,7 @@ class TableSet:
 
 
 def read_version(session: Session, tables: TableSet) -> int | None:
-    """Return the version that is there, None where nothing is. Refuse a version newer than ours."""
+    """Return the version of the tables, None if there are none. Refuse a version newer than ours."""
     if not session.has_table(VERSIONS_TABLE):
         return None
     name, mark = session.grammar.name, session.grammar.mark
@@ -64,7 +66,8 @@ def ensure_tables(session: Session, tables: TableSet) -> None:
         + session.grammar.table_end
     )
     tables.make(session)
-    if read_version(session, tables) is None:  # another program may have had the lock before us
+    # Another program may have had the lock before us.
+    if read_version(session, tables) is None:
         session.execute(
             session.grammar.insert(name(VERSIONS_TABLE), (name("component"), name("version"))),
             [tables.component, tables.version],

@@ -2,11 +2,12 @@
 
 Rule: rows that are deleted on purpose (`offsets rewind --delete-from` or `--rebuild`) are booked as a
 negative count in the same transaction, so that the sum always says what the table must hold. A table that was
-emptied is booked under the generation that began with it empty, and so is a user's statement that its records
-may count twice. A table that is spelled in two ways (`sums`, `main.sums`) has one account. Audits depend on
-this, and rewinds, which must know what each table holds. Old batches are merged with the rest of the history.
+emptied is booked under the generation that the move opened, and so is a user's permission to count its
+records twice. A table that is spelled in two ways (`sums`, `main.sums`) has one account. Audits depend on
+this, and so do rewinds, which must know what each table holds. Old batches are merged with the rest of the
+history.
 
-    note_account(session, "visits", token, Account("totals", "append", 120, digests))
+    note_accounts(session, "visits", token, [Account("totals", "append", 120, digests)])
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from penstock.stores.sql.ledger.ledger_tables import DIGESTS, TABLES, delete_bat
 DELETED = "deleted"
 #: The mode of an account of a whole table that was emptied: what it held before no longer counts.
 EMPTIED = "emptied"
-#: The mode of an account of no rows: records that are read again may be added to the table a second time.
+#: The mode of an account without rows: records that are read again may be added to the table a second time.
 ALLOWED = "allowed"
 _BY_HAND = frozenset({DELETED, EMPTIED, ALLOWED})
 _ACCOUNT = ("stream", "token", "table_name", "write_mode", "row_count")
@@ -83,12 +84,12 @@ def make_accounts(batch: LedgerBatch, modes: Mapping[str, str]) -> list[Account]
 
 
 def make_move_token(generation: int) -> str:
-    """Return the token, not a batch's, for the move by hand that opens this generation."""
+    """Return the token, which no batch has, for the move by hand that opens this generation."""
     return f"moved-g{generation}-{uuid.uuid4().hex}"
 
 
 def parse_move_token(token: str) -> int | None:
-    """Return the generation that the move with this token has opened; None if it names none."""
+    """Return the generation that the move with this token has opened; None if the token names none."""
     found = _MOVE.fullmatch(token)
     return int(found[1]) if found else None
 
@@ -132,8 +133,8 @@ def _list_generations(accounts: Iterable[tuple[str, Account]], mode: str) -> fro
 
 
 def read_accounts(session: Session, stream: str | None = None) -> dict[tuple[str, str], list[Account]]:
-    """Return accounts by stream and token, of one stream or of all. Each table has one name, however
-    spelled."""
+    """Return accounts by stream and token, of one stream or of all. Each table has one name, even if it is
+    spelled in several ways."""
     where, values = ("", []) if stream is None else (f" WHERE stream = {session.grammar.mark}", [stream])
     digests: dict[tuple[str, str, str], dict[TopicPartition, OffsetDigest]] = {}
     for name, token, table, topic, partition, *of in session.execute(
@@ -151,7 +152,7 @@ def read_accounts(session: Session, stream: str | None = None) -> dict[tuple[str
 
 
 def merge_accounts(session: Session, stream: str, tokens: Collection[str], into: str) -> None:
-    """Replace the accounts of these batches by their sum."""
+    """Replace the accounts of these batches with their sum."""
     known = [
         account
         for (_, token), some in read_accounts(session, stream).items()

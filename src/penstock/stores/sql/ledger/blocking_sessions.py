@@ -1,15 +1,15 @@
 """Finds the database session that blocks the publishing of a stream's results.
 
 Rule: it finds out by waiting. A row lock without a waiter is in no list of locks, so one session of ours
-queues for the writer row briefly while another one follows the queue to its head: the holder of the row may
-itself be waiting, as a stream does whose publish waits for a lock on its table. Why not report the first
-session in the queue: that is usually the victim. It changes nothing, and releases the row at once if it gets
+queues briefly for the writer row while another one follows the queue to its head. The holder of the row may
+itself be waiting, as when a stream's publish waits for a lock on its table. Why not report the first session
+in the queue: that is usually the victim. The search changes nothing, and releases the row at once if it gets
 it.
 
     find_blockers(place, "visits")[0].session
 
 A stream that pauses between two tries waits for no lock, so the session that holds its rows is in no queue
-then. `find_open_sessions` lists the sessions that may hold them; it cannot tell which one does.
+then. `find_open_sessions` lists the sessions that may hold them, but cannot say which one does.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _MYSQL_EDGES = (
     "JOIN performance_schema.threads r ON r.thread_id = w.requesting_thread_id "
     "JOIN performance_schema.threads b ON b.thread_id = w.blocking_thread_id"
 )
-# Of MySQL 8, and of MariaDB from 10.5 on if performance_schema is on (by default it is off).
+# For MySQL 8, and for MariaDB 10.5 or newer if performance_schema is on (by default it is off).
 _METADATA_LOCKS = (
     "SELECT t.processlist_id, l.object_type, l.object_schema, l.object_name, l.lock_type, l.lock_status "
     "FROM performance_schema.metadata_locks l JOIN performance_schema.threads t "
@@ -86,9 +86,12 @@ _MYSQL_OPEN = (
 
 
 def find_open_sessions(place: Place) -> tuple[BlockingSession, ...] | None:
-    """Return other sessions with an open transaction that holds row locks: of this database, or of the whole
-    server (MySQL, MariaDB; locks on whole tables are not included). None: the database does not show them to
-    this user. SQLite never does: a reader that was left open blocks commits."""
+    """Return other sessions with an open transaction that holds locks: in PostgreSQL those of this database,
+    in MySQL and MariaDB those of the whole server that hold row locks (locks on whole tables do not count).
+
+    Return None if the database does not show them to this user. SQLite never does, though a reader that was
+    left open blocks commits.
+    """
     if place.dialect == "sqlite":
         return None
     try:
@@ -105,9 +108,9 @@ def find_open_sessions(place: Place) -> tuple[BlockingSession, ...] | None:
 
 def find_blockers(place: Place, stream: str) -> tuple[BlockingSession, ...]:
     """Return the sessions that hold the stream's writer row, or that its holder waits for. A session that
-    waits for a metadata lock whose holder cannot be found is returned as waiting. The result is empty where
-    the row is free by now, and where the database does not show it: SQLite never does, and a user needs the
-    right to see other users' sessions (MySQL and MariaDB: PROCESS)."""
+    waits for a metadata lock whose holder cannot be found is returned as waiting. The result is empty if the
+    row is free by now, or if the database does not show it: SQLite never does, and a user needs the right to
+    see other users' sessions (MySQL and MariaDB: PROCESS)."""
     if place.dialect == "sqlite":
         return ()
     try:
@@ -180,7 +183,8 @@ def _list_metadata_locks(looking: Session) -> list[MetadataLock]:
 
 
 def _walk(looking: Session, ours: int) -> list[tuple[int, int]]:
-    """Follow the waits in PostgreSQL from session to session: each query locks its table of locks."""
+    """Return the waits in PostgreSQL, followed from session to session. Each query locks the server's table
+    of locks, so it asks only about the sessions ahead."""
     edges: list[tuple[int, int]] = []
     asked: set[int] = set()
     ahead = {ours}

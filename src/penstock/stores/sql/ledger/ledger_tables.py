@@ -2,7 +2,7 @@
 
 Rule: one row per stream says who may publish, one row per partition how far the results go. They are read and
 written only inside the transaction that holds the stream's writer row, so two of them never mix. What was
-published is noted too (batches, the ranges they came from, what went into each table) for audits only.
+published is noted too (batches, the ranges they came from, what went into each table) for audits and rewinds.
 
     ensure_tables(session, LEDGER)
     epoch = lock_writer(session, "visits")
@@ -77,7 +77,7 @@ LEDGER = TableSet("sink", LEDGER_VERSION, _make_tables, "sink's ledger", "SINK_L
 
 
 def lock_writer(session: Session, stream: str) -> int:
-    """Lock the stream's writer row until the transaction ends; return its epoch, 0 if it was just made."""
+    """Lock the stream's writer row until the transaction ends; return its epoch, 0 if it was just created."""
     mark, hold = session.grammar.mark, "" if session.dialect == "sqlite" else " FOR UPDATE"
     question = f"SELECT epoch FROM {WRITERS} WHERE stream = {mark}{hold}"
     found = session.execute(question, [stream])
@@ -150,7 +150,7 @@ def write_entries(
 
 
 def delete_batches(session: Session, tables: Iterable[str], stream: str, tokens: Iterable[str]) -> None:
-    """Delete the rows in these tables about these batches of the stream."""
+    """Delete the rows of these batches of the stream from these tables."""
     mark, rows = session.grammar.mark, [(stream, token) for token in tokens]
     for table in tables:
         session.execute_many(f"DELETE FROM {table} WHERE stream = {mark} AND token = {mark}", rows)

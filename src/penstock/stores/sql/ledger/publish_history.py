@@ -1,8 +1,8 @@
-"""Records what was published when, and from which offsets: for audits, and kept small.
+"""Records what was published when, and from which offsets: for audits and rewinds, and kept small.
 
 Rule: it serves only to answer questions. It is written in the publishing transaction, so it is as accurate as
-the results. Old batches are merged: adjacent ranges into one, their counts into a sum; so after years there
-is one line per partition and gap.
+the results. Old batches are merged: adjacent ranges are joined and counts are added up. So after years there
+is still only one row per partition and gap.
 
     for each in select_history(session, "visits").ranges: ...
 """
@@ -42,7 +42,7 @@ class PublishedBatch:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """All that is known of a stream's batches, the oldest first."""
+    """All that is known about a stream's batches, the oldest first."""
 
     batches: tuple[PublishedBatch, ...]
     ranges: tuple[NotedRange, ...]
@@ -74,7 +74,7 @@ def note_batch(session: Session, batch: LedgerBatch, epoch: int, now_ms: int) ->
 
 
 def merge_history(session: Session, stream: str, keep: int) -> None:
-    """Merge all but the newest batches, generation by generation."""
+    """Merge all but the newest `keep` batches, generation by generation."""
     history = select_history(session, stream)
     old = history.batches[: max(0, len(history.batches) - keep)]
     for generation in sorted({each.generation for each in old}):
@@ -84,7 +84,8 @@ def merge_history(session: Session, stream: str, keep: int) -> None:
         tokens = {each.token for each in batches}
         ranges = join_ranges(each.range for each in history.ranges if each.token in tokens)
         if len({(each.topic_partition, each.start) for each in ranges}) < len(ranges):
-            continue  # the stream was moved back and read the same again: left unmerged
+            # The stream has read the same offsets again, so these batches stay unmerged.
+            continue
         last = batches[-1]
         merged = replace(
             last,
@@ -113,7 +114,7 @@ def join_ranges(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
 
 
 def select_history(session: Session, stream: str) -> History:
-    """Return what the ledger knows of a stream's batches, read in this transaction."""
+    """Return what the ledger knows about a stream's batches, read in this transaction."""
     where = f"WHERE stream = {session.grammar.mark}"
     batches = [
         PublishedBatch(*row)

@@ -1,6 +1,6 @@
-"""Explains a move by hand to the user where a sink's tables matter: why it is refused, or what it causes.
+"""Explains to the user what a move by hand means for a sink's tables: why it is refused, or what it causes.
 
-Rule: no way out is suggested that would be refused. A table with records of a topic that was recreated, or
+Rule: never suggest a way out that would be refused. A table with records of a topic that was recreated, or
 replaced by an adopted one, cannot be rebuilt. That an adopted topic holds the same records is reported as a
 claim.
 
@@ -33,7 +33,7 @@ _SHOWN = 5
 
 
 def describe_kept(book: TableBook, repeated: Sequence[OffsetRange], deleted: Sequence[str]) -> list[str]:
-    """Return what the user is told about a table that keeps its rows."""
+    """Return what to say about a table that keeps its rows."""
     if book.mode in ADDING:
         return [
             f"{book.name} ({book.mode}) counts {describe_ranges(repeated)} twice from now on, as you asked."
@@ -41,7 +41,7 @@ def describe_kept(book: TableBook, repeated: Sequence[OffsetRange], deleted: Seq
     if book.mode == "upsert":
         return [
             f"{book.name} (upsert): rows of records that are read again are replaced again, by older "
-            "ones first; they end as they were once the stream has caught up, if the program is the same."
+            "ones first. Once the stream has caught up, they are as before, if the program is the same."
         ]
     if book.name in deleted:
         return []
@@ -53,7 +53,7 @@ def describe_kept(book: TableBook, repeated: Sequence[OffsetRange], deleted: Seq
 
 
 def _name_target(starts: Mapping[TopicPartition, int]) -> str:
-    """Return the options that lead to where tables began; a log may begin earlier, if the stream started in
+    """Return the options that move to where tables began. A log may begin earlier, if the stream started in
     the middle of it."""
     if not any(starts.values()) or len(starts) > _SHOWN:
         return "--to-start"
@@ -68,7 +68,7 @@ def name_offsets(offsets: Mapping[TopicPartition, int]) -> str:
 def describe_doubt(
     held: Sequence[NotedRange], changes: Sequence[Change], repeated: Sequence[OffsetRange]
 ) -> list[str]:
-    """Return who has claimed that records which are read again are those that the table holds."""
+    """Return who claimed that the records to be read again are the same that the table holds."""
     doubtful = intersect_ranges(unite_ranges(list_adopted(held, changes)), repeated)
     adopted = ((topic, find_adoption(topic, changes)) for topic in sorted({each.topic for each in doubtful}))
     return [
@@ -88,8 +88,10 @@ def explain_sums(
     deleted: Sequence[str],
     stands: str = "",
 ) -> OptionError:
-    """Return why the move is refused, with each alternative. `stands`: the options that name the stream's
-    current position, if it was moved there already."""
+    """Return the error that says why the move is refused and which alternatives there are.
+
+    `stands` has the options that name the stream's current position, if it was moved there already.
+    """
     starts: dict[TopicPartition, int] = {}
     can_rebuild, doubt = True, ""
     for book in sums:
@@ -104,15 +106,15 @@ def explain_sums(
     rest = "".join(f" --delete-from {name}" for name in sorted(deleted))
     twice = f"`penstock offsets rewind ... {stream} {stands} --sums-count-twice`" if stands else ""
     anew = (
-        f", or build the sums anew from their first record: `penstock offsets rewind ... {stream} "
+        f", or rebuild the sums from their first record: `penstock offsets rewind ... {stream} "
         f"{_name_target(starts)} {rebuild}{rest}` empties and fills them again"
     )
     return OptionError(
         "SUMS_WOULD_COUNT_TWICE",
         f"{stream} would read {describe_ranges(again)} again, and the rows of {named} hold these records "
         f"already: they would count twice. Nothing was changed.{' ' if doubt else ''}{doubt}",
-        hint=f"Let a stream of another name fill new tables{anew if can_rebuild else ''}. To have the "
-        f"records counted {'all the same' if doubt else 'twice'}, say {twice or '--sums-count-twice'}.",
+        hint=f"Let a stream with another name fill new tables{anew if can_rebuild else ''}. To have the "
+        f"records counted {'anyway' if doubt else 'twice'}, use {twice or '--sums-count-twice'}.",
         facts={
             "stream": stream,
             "tables": sorted(each.name for each in sums),
@@ -122,8 +124,8 @@ def explain_sums(
 
 
 def describe_earlier(book: TableBook, needed: Rebuild, change: Change) -> list[str]:
-    """Return what a table will hold in addition: a stream that once started in the middle of the log is
-    easily sent to the log's beginning."""
+    """Return what a table will hold in addition: it is easy to send a stream that once started in the
+    middle of the log to the log's beginning by mistake."""
     earlier = [
         f"{each} from {after}, not {start}"
         for each, start in sorted(needed.starts.items())

@@ -1,9 +1,9 @@
 """Decides what a move by hand does to the rows in a sink's tables: what is refused, deleted or kept.
 
-Rule: all checks come before the first change, so a dry run makes the same ones and is refused alike. Rows of
-records that are read again can be deleted where each row says which record it came from (`delete_from`). A
-table of sums cannot be taken back in part: either it is emptied and filled again from its first record
-(`rebuild`), or its records count twice, which must be allowed (`may_count_twice`).
+Rule: all checks come before the first change, so a dry run makes the same checks and is refused for the same
+reasons. Rows of records that are read again can be deleted where each row says which record it came from
+(`delete_from`). A table of sums cannot be taken back in part: either it is emptied and filled again from its
+first record (`rebuild`), or its records count twice, which must be allowed (`may_count_twice`).
 
 What a table holds beyond the position is checked again when a writer opens (`refuse_repeats`): the move may
 have been made for a sink without that table.
@@ -69,8 +69,10 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """Rows of one table to be deleted, how many, and how they are booked. `values`: one set for each time
-    `which` is run; none: all rows are deleted."""
+    """Rows of one table to be deleted, how many, and how they are booked.
+
+    `which` is the condition. If it is empty, all rows are deleted; else it runs once per set in `values`.
+    """
 
     target: Target
     which: str
@@ -201,7 +203,7 @@ def _refuse_twice(names: Sequence[str]) -> None:
 
 
 def _plan_emptying(session: Session, book: TableBook, mine: Mapping[str, Sequence[Account]]) -> Deletion:
-    """Plan to delete all rows, also those added by others; the account cancels all that was booked."""
+    """Return the deletion of all rows, also those that others added. It cancels all that was booked."""
     target = find_target(session, Table(book.name))
     rows = int(session.execute(f"SELECT COUNT(*) FROM {target.quoted}")[0][0])
     booked = [each for some in mine.values() for each in some if each.table == book.name]
@@ -244,9 +246,9 @@ def _refuse_other_streams(accounts: BatchAccounts, stream: str, table: str) -> N
     if others:
         raise OptionError(
             "ROWS_OF_OTHERS",
-            f"{', '.join(others)} fills {table}, too, and what it has put there would not come back; nothing "
+            f"{', '.join(others)} fills {table} too, and what it has put there would not come back. Nothing "
             "was changed.",
-            hint="Let a stream of another name fill a new table.",
+            hint="Let a stream with another name fill a new table.",
             facts={"table": table, "streams": others},
         )
 
@@ -262,7 +264,7 @@ def _refuse_incomplete(
     """Refuse to empty a table unless all that it holds is read again."""
     needed = plan_rebuild(held, [*changes, change])
     wrong = [
-        f"of {each} the stream would begin at {after}, and the table holds records from {start} on"
+        f"in {each} the stream would begin at {after}, and the table holds records from {start} on"
         for each, start in sorted(needed.starts.items())
         if (after := change.after.offsets.get(each)) is not None and after > start
     ]
@@ -271,8 +273,8 @@ def _refuse_incomplete(
     ]
     wrong += [f"{each} was another log before, whose records are gone with it" for each in needed.lost]
     wrong += [
-        f"{each} is of a topic that was adopted: that it holds the records of the one before it is "
-        "somebody's word, and no proof"
+        f"{each} is of a topic that was adopted: that it holds the records of the one before it is a claim, "
+        "not a proof"
         for each in needed.adopted
     ]
     wrong += [
@@ -286,9 +288,9 @@ def _refuse_incomplete(
         )
         raise OptionError(
             "REBUILD_INCOMPLETE",
-            f"{book.name} cannot be built anew: {'; '.join(wrong[:_SHOWN])}. Nothing was changed.",
-            hint=f"Go back to where the table began (--to-start, or {starts}). If the log does not hold "
-            "these records any more, keep the table and let a stream of another name fill a new one.",
+            f"{book.name} cannot be rebuilt: {'; '.join(wrong[:_SHOWN])}. Nothing was changed.",
+            hint=f"Go back to where the table began (--to-start, or {starts}). If the log no longer "
+            "holds these records, keep the table and let a stream with another name fill a new one.",
             facts={"table": book.name, "stream": stream, "wrong": wrong},
         )
 
@@ -336,9 +338,9 @@ def _refuse_sums(accounts: BatchAccounts, table: str) -> None:
         raise OptionError(
             "ROWS_ARE_SUMS",
             f"Rows of {table} (mode {', '.join(sorted(modes))}) hold what many records have added up to, and "
-            "reading the last of them again would not bring that back; nothing was changed.",
-            hint=f"Say --rebuild {table} with --to-start, which empties it and fills it again from its first "
-            "record, or let a stream of another name fill a new table. Only rows of `append` and `upsert` "
+            "reading only the last of them again would not restore that. Nothing was changed.",
+            hint=f"Use --rebuild {table} with --to-start, which empties it and fills it again from its first "
+            "record, or let a stream with another name fill a new table. Only rows of `append` and `upsert` "
             "tables can be deleted and read again.",
             facts={"table": table, "modes": sorted(modes)},
         )
@@ -352,9 +354,9 @@ def _refuse_others(
     if others:
         raise OptionError(
             "ROWS_OF_OTHERS",
-            f"{table} has rows of the same partitions from {', '.join(others)}, too, and nothing in a row "
-            "tells them apart; nothing was changed.",
-            hint="Rewind without --delete-from, and delete the rows that are yours yourself.",
+            f"{table} also has rows of the same partitions from {', '.join(others)}, and nothing in a row "
+            "tells them apart. Nothing was changed.",
+            hint="Rewind without --delete-from, and delete your own rows by hand.",
             facts={"table": table, "streams": others},
         )
 
@@ -375,11 +377,11 @@ def _refuse_other_logs(
     if found:
         raise OptionError(
             "ROWS_OF_ANOTHER_LOG",
-            f"{table} has rows of {describe_ranges(found)} from a topic that was made anew since"
+            f"{table} has rows of {describe_ranges(found)} from a topic that was recreated since"
             + (", or that another one was adopted for" if adopted else "")
             + ": they may not come back, and nothing in a row tells them apart. Nothing was changed.",
-            hint="Rewind without --delete-from, or to an offset behind these; or let a stream of another "
-            "name fill a new table.",
+            hint="Rewind without --delete-from, or to an offset beyond these, or let a stream with "
+            "another name fill a new table.",
             facts={"table": table, "offsets": [str(each) for each in found]},
         )
 

@@ -1,7 +1,8 @@
 """Reads a stream's writer row in a sink's ledger: who may publish, and whether the row is locked now.
 
-Rule: it does not wait for a lock on the row. A row that is locked briefly means a publish at work; one that
-stays locked means a session left open, or a publish that waits for one: `blocking_sessions` tells which.
+Rule: it does not wait for a lock on the row. A row that is locked briefly means that a publish is under way.
+One that stays locked means a session left open, or a publish that waits for one: `blocking_sessions` finds
+out which.
 
     look_at_writer(place, "visits").is_locked
 
@@ -25,7 +26,7 @@ from penstock.stores.sql.ledger.ledger_tables import WRITERS
 
 
 def look_at_writer(place: Place, stream: str) -> WriterNow | None:
-    """Return who may publish the stream and whether the row is locked; None: it has no writer here."""
+    """Return who may publish the stream and whether the row is locked; None if it has no writer here."""
     question = "SELECT epoch, owner, taken_ms FROM {} WHERE stream = {}"
 
     def read(session: Session) -> WriterNow | None:
@@ -40,8 +41,8 @@ def look_at_writer(place: Place, stream: str) -> WriterNow | None:
 
 
 def find_hand_move(place: Place, stream: str) -> HandMove | None:
-    """Return the move by hand that last took the stream over; None: the last was a writer, a program that
-    moved itself at its start, or there was none."""
+    """Return the move by hand that last took the stream over. Return None if the last to do so was a writer
+    or a program that moved itself at its start, or if nothing did."""
     question = "SELECT epoch FROM {} WHERE stream = {}"
     found = Database(place).run(
         lambda session: session.execute(question.format(WRITERS, session.grammar.mark), [stream])
@@ -53,8 +54,8 @@ def find_hand_move(place: Place, stream: str) -> HandMove | None:
 
 
 def explain_fence(place: Place, stream: str, epoch: int, fenced: SinkError) -> SinkError:
-    """Return the error for a writer of this epoch that may no longer publish: if a user has moved the stream
-    by hand meanwhile, with who it was and when."""
+    """Return the error for a writer of this epoch that may no longer publish. If a user has moved the stream
+    by hand meanwhile, it says who and when."""
     try:
         moves = _list_hand_moves(place, stream, since=epoch)
     except OffsetStoreError:
@@ -89,7 +90,8 @@ def _is_locked(place: Place, stream: str) -> bool:
                 session.execute(
                     f"SELECT epoch FROM {WRITERS} WHERE stream = {mark} FOR UPDATE NOWAIT", [stream]
                 )
-            session.connection.rollback()  # release the row now: a server notices a closed connection later
+            # Release the row now, because a server notices a closed connection only later.
+            session.connection.rollback()
     except OffsetStoreError as error:
         if error.condition != "DATABASE_BUSY":
             raise

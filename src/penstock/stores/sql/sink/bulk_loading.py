@@ -1,9 +1,9 @@
 """Loads Arrow columns into a table in bulk: COPY, LOAD DATA LOCAL, or executemany.
 
 Rule: the table gets exactly what was given, or there is an error. Every value except null is quoted in the
-text that the server reads, so an empty text is not taken for a null nor a line feed for a row; bytes are sent
-as hexadecimal; the server's own count is compared with ours. MySQL turns errors of such loads into warnings,
-even in its strict mode, so one warning fails the load.
+text that the server reads, so it cannot mistake an empty text for a null or a line feed for the end of a row.
+Bytes are sent as hexadecimal, and the server's own count is compared with ours. MySQL turns errors of such
+loads into warnings, even in its strict mode, so one warning fails the load.
 
     load_rows(session, quote_table(session.dialect, "visits"), rows)
 """
@@ -63,7 +63,7 @@ def refuse_strange_numbers(dialect: Dialect, rows: pa.Table) -> None:
                 "NUMBER_NOT_STORABLE",
                 f"The column {name} holds NaN{'' if dialect == 'sqlite' else ' or infinity'}, which "
                 f"{'SQLite' if dialect == 'sqlite' else 'MySQL'} cannot keep.",
-                hint="Replace it in the results (`nanvl`, `when`), by null for example.",
+                hint="Replace it in the results (`nanvl`, `when`), with null for example.",
                 facts={"column": name},
             )
 
@@ -123,8 +123,8 @@ def _load_file(session: Session, statement: str, path: str) -> int:
                 raise
             raise SinkError(
                 "LOCAL_INFILE_OFF",
-                f"The server at {session.place} loads no files from its clients (local_infile is off).",
-                hint="Switch it on there (SET GLOBAL local_infile = ON, and in its configuration).",
+                f"The server at {session.place} does not load files from clients (local_infile is off).",
+                hint="Turn it on there (SET GLOBAL local_infile = ON, and in its configuration).",
                 facts={"place": str(session.place)},
             ) from error
         taken, warned = int(cursor.rowcount), cursor.warning_count
@@ -133,8 +133,8 @@ def _load_file(session: Session, statement: str, path: str) -> int:
             said = "; ".join(str(each[2]) for each in cursor.fetchall())
             raise SinkError(
                 "ROWS_REFUSED",
-                f"The server has changed or left out values of {warned} rows or more: {said}.",
-                hint="The table's columns are too small for the results, or a key is there twice.",
+                f"The server has changed or left out values in {warned} rows or more: {said}.",
+                hint="The table's columns are too small for the results, or a key occurs twice.",
                 facts={"warnings": warned},
             )
         return taken

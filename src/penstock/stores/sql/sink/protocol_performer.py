@@ -1,11 +1,12 @@
 """Carries out the steps of `core.sinks.sql_commit_protocol` in a real database, over one connection.
 
-Rule: one connection, one transaction at a time, and any error ends both. What a database promises after an
-error differs (PostgreSQL refuses all further statements, MySQL has undone one statement only after a lock
-timeout, and all of them after a deadlock), so we do not rely on it: whatever fails is rolled back, closed,
-and reported as `StepFailedError`. Only a failed COMMIT leaves an open question, which the protocol resolves.
-An SQLite file that was replaced by another one takes commits that will never be read (in WAL mode silently),
-so each transaction checks, at its beginning and at its end, whether the path still leads to the open file.
+Rule: one connection, one transaction at a time, and any error ends both. Databases differ in what they
+promise after an error (PostgreSQL refuses all further statements; MySQL has undone only one statement after a
+lock timeout, but all of them after a deadlock), so we do not rely on it. Whatever fails is rolled back,
+closed, and reported as `StepFailedError`. Only a failed COMMIT leaves an open question, which the protocol
+resolves. An SQLite file that was replaced by another one accepts commits that will never be read (in WAL mode
+silently), so each transaction checks, at its beginning and at its end, whether the path still leads to the
+open file.
 
     epoch, ledger = drive(take_over("visits", owner), performer)
 """
@@ -65,7 +66,8 @@ class Performer:
             with sql_connections.translate_errors(self._place), self._warn_of_silence(step):
                 return self._perform(step)
         except SinkError:
-            self.abandon()  # an error about the rows themselves: a retry would fail the same way
+            # The rows themselves are wrong, so a retry would fail the same way.
+            self.abandon()
             raise
         except PenstockError as error:
             raise StepFailedError(str(error)) from error
@@ -74,14 +76,14 @@ class Performer:
             raise
 
     def _warn_of_silence(self, step: Step) -> contextlib.AbstractContextManager[None]:
-        """Return a context that warns of a silent database, for steps that take time only when they wait."""
+        """Return a context that warns of a silent database, for steps that are slow only when they wait."""
         is_short = isinstance(step, Begin | LockWriter | Commit) and self._place.dialect != "sqlite"
         if not is_short:
             return contextlib.nullcontext()
         return database_outages.warn_of_silence(self._place, may_lock=isinstance(step, LockWriter))
 
     def abandon(self) -> None:
-        """Roll back and close; a database that cannot be reached rolls back by itself."""
+        """Roll back and close; a database that cannot be reached rolls back on its own."""
         connection, self._connection = self._connection, None
         if connection is None:
             return
@@ -130,7 +132,7 @@ class Performer:
                     modes = {name: target.table.mode for name, target in self._targets.items()}
                     note_accounts(session, stream, batch.token, make_accounts(batch, modes))
                 return None
-        raise TypeError(f"{step} is no step of this protocol")
+        raise TypeError(f"{step} is not a step of this protocol")
 
     def _insert(self, session: Session, target: Target, stages: tuple[Stage, ...]) -> tuple[int, ...]:
         sources = [self.sources[stage.name] for stage in stages]
@@ -160,9 +162,10 @@ class Performer:
     def _begin(self) -> None:
         if self._is_replaced():
             self.abandon()
-            if sql_connections.identify_file(self._place) is None:  # connecting would make an empty file
+            # Connecting would create an empty file.
+            if sql_connections.identify_file(self._place) is None:
                 raise sql_connections.explain_replaced_file(
-                    self._place, "is not there any more: it was taken away"
+                    self._place, "is not there any more: it was moved or removed"
                 )
         if self._connection is not None:
             dead: tuple[type[BaseException], ...] = (OffsetStoreError, *sql_connections.foreign_errors())
@@ -176,7 +179,7 @@ class Performer:
                 self.abandon()
         if self._connection is None:
             wait_s = database_outages.find_wait_s() if self._was_connected else 0
-            # Identify the file first: a replacement meanwhile is then noticed, and the new file opened.
+            # Identify the file first, so that a replacement meanwhile is noticed and the new file is opened.
             file = sql_connections.identify_file(self._place)
             self._connection = database_outages.wait_out(
                 self._place, lambda: sql_connections.connect(self._place, writes=True), wait_s

@@ -1,11 +1,11 @@
-"""The statements that move staged rows into their table, one place for all modes and dialects.
+"""The statements that move staged rows into their table, in one place for all modes and dialects.
 
 Rule: each mode is one INSERT ... SELECT (and for a state table one DELETE before it), and sees all stages of
 the batch at once: two tasks may have rows with the same key, and which one is used must not depend on which
-task was slower. With provenance columns the last by (topic, partition, offset) is used; without them two rows
-with one key are an error, unless they are only added up. The counts are the database's own, stage by stage,
-in the publishing transaction: a staging table that a restart has emptied, or that is half filled by another
-attempt, is noticed here.
+task was slower. With provenance columns, the last row by (topic, partition, offset) is used. Without them,
+two rows with one key are an error, unless they are only added up. The database itself counts the rows of each
+stage in the publishing transaction, so a staging table that a restart has emptied, or that another attempt
+has half filled, is noticed here.
 
     counts = insert_stages(session, target, [StagedRows(staging, 4), StagedRows(staging, 7)])
 """
@@ -59,8 +59,8 @@ def insert_rows(session: Session, target: Target, staged: RowSource) -> int:
 
 
 def insert_held(session: Session, target: Target, held: Sequence[HeldRows]) -> tuple[int, ...]:
-    """Insert rows that the driver holds; return how many were stored of each. Rows that are only added go
-    straight into the table, others through a temporary one."""
+    """Insert rows that the driver holds; return how many of each were stored. Rows of an `append` table go
+    straight into it, others through a temporary table."""
     counts = []
     for each in held:
         rows = normalise_rows(each.rows)
@@ -95,8 +95,8 @@ def _check_taken(target: Target, taken: int, given: int) -> int:
     if taken != given:
         raise SinkError(
             "ROWS_NOT_TAKEN",
-            f"{target.name} has taken {taken} of {given} rows.",
-            hint="A trigger or a rule there leaves rows out; nothing of the batch was kept.",
+            f"{target.name} took {taken} of {given} rows.",
+            hint="A trigger or a rule there drops rows; nothing of the batch was kept.",
             facts={"table": target.name, "taken": taken},
         )
     return taken
@@ -183,7 +183,7 @@ def _set(session: Session, target: Target, column: str) -> str:
 
 
 def _delete(session: Session, target: Target, picked: str) -> str:
-    """Delete the rows that their picked staged row marks as deleted."""
+    """Return the statement that deletes the rows whose picked staged row marks them as deleted."""
     same = " AND ".join(
         f"going.{_name(session, each)} = {target.quoted}.{_name(session, each)}" for each in target.table.key
     )

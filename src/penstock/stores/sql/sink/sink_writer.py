@@ -1,8 +1,8 @@
-"""A stream's only writer to the tables of a sink, without Spark: it takes Arrow tables, one transaction each.
+"""A stream's only writer to a sink's tables: it takes Arrow tables and writes each batch in one transaction.
 
-Rule: a batch is written only through `core.sinks.sql_commit_protocol`. When the answer to a COMMIT is missing
-and the database cannot be asked, the batch is remembered: if it is written again, the old attempt is settled
-first, under its old token.
+It needs no Spark. Rule: a batch is written only through `core.sinks.sql_commit_protocol`. When the answer to
+a COMMIT is missing and the database cannot be asked, the batch is remembered: if it is written again, the old
+attempt is settled first, under its old token.
 
     with closing(SqlSink("results.db", Table("visits")).open("visits")) as writer:
         writer.write(rows, before, end)
@@ -51,7 +51,7 @@ from penstock.stores.sql.sink.target_tables import Target, find_target
 
 log = get_logger(__name__)
 
-#: Ledger states that a writer remembers, to tell those it has seen from another writer's.
+#: Ledger states that a writer remembers, to distinguish those it has seen from another writer's.
 KEPT_STATES = 1000
 
 
@@ -80,7 +80,7 @@ class SqlWriter(SinkWriter):
 
     @property
     def position(self) -> StreamPosition | None:
-        """Return how far the results go; None: this stream has written nothing here yet."""
+        """Return how far the results go; None if this stream has written nothing here yet."""
         return find_ledger_position(self._ledger)
 
     @property
@@ -97,7 +97,10 @@ class SqlWriter(SinkWriter):
         name: str = "",
         token: str = "",
     ) -> BatchOutcome:
-        """Make a batch durable whose rows the driver holds: rows of the only table, or rows by table name."""
+        """Write a batch whose rows the driver holds, and return the outcome.
+
+        `results` has the rows of the only table, or rows by table name.
+        """
         return self.write_staged((), before, end, held=self.name_tables(results), name=name, token=token)
 
     def write_staged(
@@ -110,7 +113,7 @@ class SqlWriter(SinkWriter):
         name: str = "",
         token: str = "",
     ) -> BatchOutcome:
-        """Make a batch durable whose rows tasks have staged: the reported rows, and no others.
+        """Write a batch whose rows tasks have staged (the reported rows only), and return the outcome.
 
         `held` has the rows that the driver holds itself, for tables without staged rows.
         """
@@ -152,7 +155,7 @@ class SqlWriter(SinkWriter):
         drop_stagings(self.sink.place, sorted({each.table for each in stagings}))
 
     def is_done(self, before: StreamPosition, end: StreamPosition, name: str = "") -> bool:
-        """Return whether this very batch is in the results already: by its name, or else its end."""
+        """Return whether this very batch is in the results already, judged by its name or else its end."""
         if not self._ledger:
             return False
         if name:
@@ -230,7 +233,7 @@ class SqlWriter(SinkWriter):
         return BatchOutcome(published.rows)
 
     def _drive(self, steps: protocol.Steps[protocol.Outcome]) -> protocol.Outcome:
-        """Carry out the steps; a fenced writer's error says whether another writer or a user fenced it."""
+        """Carry out the steps and return the outcome; a fenced writer's error says who or what fenced it."""
         try:
             return protocol.drive(steps, self._performer)
         except SinkError as error:
@@ -244,12 +247,12 @@ class SqlWriter(SinkWriter):
                 lambda session: merge_history(session, self.stream, KEPT_BATCHES), writes=True
             )
         except OffsetStoreError as error:
-            log.warning("The history of %s is merged another time: %s", self.stream, error)
+            log.warning("The history of %s will be merged later: %s", self.stream, error)
 
     def _resolve_commit(self) -> bool:
         """Settle the batch whose COMMIT was not answered; return whether there is one and it was published.
 
-        If it was not, it is forgotten.
+        A batch that was not published is forgotten.
         """
         batch = self._in_doubt
         if batch is None:
@@ -271,8 +274,8 @@ def _refuse_rows_from_nowhere(batch: LedgerBatch) -> BatchOutcome:
         return BatchOutcome(0)
     raise SinkError(
         "BATCH_WITHOUT_OFFSETS",
-        f"A batch of the stream {batch.stream} has rows and no partition that they came from.",
-        hint="Without an offset nothing could tell whether it was written already.",
+        f"A batch of the stream {batch.stream} has rows but no partition that they came from.",
+        hint="Give the offsets that the rows came from: without any, nothing shows whether it was written.",
         facts={"stream": batch.stream},
     )
 
@@ -280,8 +283,11 @@ def _refuse_rows_from_nowhere(batch: LedgerBatch) -> BatchOutcome:
 def open_writer(
     sink: SqlSink, stream: str, *, owner: str = "", performer_type: type[Performer] = Performer
 ) -> SqlWriter:
-    """Check the place and its tables, then take over the stream. `performer_type` makes what carries out the
-    steps; tests pass one that watches, or that ends the program at a step."""
+    """Check the place and its tables, then take over the stream and return its writer.
+
+    `performer_type` is the class that carries out the steps. Tests pass one that watches, or that ends the
+    program at a step.
+    """
     check_stream_name(stream)
 
     def prepare(session: Session) -> tuple[dict[str, Target], bool]:
@@ -310,7 +316,7 @@ def _check_sums(sink: SqlSink, stream: str) -> None:
     except OffsetStoreError as error:
         if error.condition != "DATABASE_REFUSED":
             raise
-        log.warning("Whether sums of %s count records twice could not be looked at: %s", stream, error)
+        log.warning("Could not check whether sums of %s count records twice: %s", stream, error)
         return
 
     def check(session: Session) -> None:
@@ -324,8 +330,8 @@ def _check_sums(sink: SqlSink, stream: str) -> None:
 def _explain_refused(sink: SqlSink, error: OffsetStoreError) -> SinkError:
     return SinkError(
         "SINK_RIGHTS_MISSING",
-        f"The ledger or a table of the sink at {sink.place} may not be read, or is not there and may not be "
-        f"made by this user. {error.what}",
+        f"The sink's user may not read the ledger or a table at {sink.place}, or one is missing and the user "
+        f"may not create it. {error.what}",
         hint="Let the owner of the tables call `create_tables(sink, ...)` once, then grant the sink's user "
         "the rights on rows that docs/guides/delivery.md lists.",
         facts={"place": str(sink.place)},

@@ -1,10 +1,10 @@
 """The type of an Arrow column in each database, and whether it fits into an existing column.
 
 Rule: nothing is silently rounded, cut or converted. A column fits when every value either arrives unchanged
-or is refused by the database with an error; where a database would only shorten it (digits behind the point,
-microseconds, single-precision floats), the column does not fit.
+or is refused by the database with an error. Where a database would silently shorten it (digits after the
+decimal point, microseconds, single-precision floats), the column does not fit.
 
-Moments are kept in UTC. SQLite has no types for decimals, days and moments, so there they are text.
+Timestamps are kept in UTC. SQLite has no types for decimals, dates and timestamps, so they are text there.
 
 >>> name_type("postgresql", pa.int32()), name_type("mysql", pa.binary())
 ('INTEGER', 'LONGBLOB')
@@ -29,7 +29,7 @@ MICROSECONDS = 6
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table in a database. `digits` and `scale` are None where it sets no limit."""
+    """A column of a table in a database. `digits` and `scale` are None if it sets no limit."""
 
     name: str
     kind: Kind
@@ -89,8 +89,8 @@ def name_type(dialect: Dialect, arrow: pa.DataType, *, in_key: bool = False) -> 
     if kind is None:
         raise SinkError(
             "TYPE_NOT_STORABLE",
-            f"A value of type {arrow} has no place in a column of an SQL table.",
-            hint="Take its parts apart into columns of their own, or make text of it (`to_json`).",
+            f"A value of type {arrow} cannot be stored in a column of an SQL table.",
+            hint="Split it into separate columns, or convert it to text (`to_json`).",
             facts={"type": str(arrow)},
         )
     if dialect == "sqlite":
@@ -121,19 +121,20 @@ def name_type(dialect: Dialect, arrow: pa.DataType, *, in_key: bool = False) -> 
 
 
 def explain_misfit(dialect: Dialect, arrow: pa.DataType, column: Column) -> str | None:
-    """Return why values of this type would be changed by the column; None if they would not."""
+    """Return why the column would change values of this type; None if it would not."""
     arrow = normalise_type(arrow)
     kind = find_kind(arrow)
     if kind is None:
-        return "lists, structs and maps have no place in a column"
+        return "lists, structs and maps cannot be stored in a column"
     if dialect == "sqlite":
         return _explain_sqlite(kind, column)
     if kind == "text" and column.kind == "other":
-        return None  # json, uuid, enum: the database reads them from text, or refuses
+        # The database reads json, uuid and enums from text, or refuses the text.
+        return None
     if kind == "boolean" and column.kind == "integer" and dialect == "mysql":
         return None
     if kind == "integer" and column.kind == "decimal":
-        return None  # too many digits are refused by the database
+        return None  # the database refuses too many digits
     if kind == "decimal" and column.kind == "integer" and arrow.scale == 0:
         return None
     if kind != column.kind:
@@ -141,9 +142,9 @@ def explain_misfit(dialect: Dialect, arrow: pa.DataType, column: Column) -> str 
     if kind == "float" and arrow.bit_width > column.bits:
         return "it holds floats of half the precision"
     if kind == "decimal" and column.scale is not None and arrow.scale > column.scale:
-        return f"it keeps {column.scale} digits behind the point and would round the rest"
+        return f"it keeps {column.scale} digits after the decimal point and would round the rest"
     if kind == "timestamp" and column.scale is not None and column.scale < MICROSECONDS:
-        return f"it keeps {column.scale} digits of a second and would round the rest"
+        return f"it keeps {column.scale} decimal digits of a second and would round the rest"
     return None
 
 

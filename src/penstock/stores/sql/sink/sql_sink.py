@@ -1,11 +1,11 @@
-"""The user's settings for a place for results: the database, its tables, and how rows go into each.
+"""The user's settings for a SQL sink: the database, its tables, and how rows go into each.
 
 Modes: `append` adds rows; `upsert` replaces the row with the same key; `merge` adds the columns in `add` to
 the existing values and replaces the others; `state` is an upsert that also removes the rows whose column
 `penstock_deleted` is true, for a table that the stream itself reads again.
 
-Rule: settings only. Nothing is opened here, so a sink can be made, compared and printed anywhere,
-without its password.
+Rule: settings only. Nothing is opened here, so a sink can be made, compared and printed anywhere. Its
+password is not printed.
 
     sink = SqlSink("postgresql://me:password@db.example/stats", Table("visits", mode="merge", key=("page",),
                    add=("hits",)))
@@ -39,7 +39,7 @@ PROVENANCE = ("penstock_topic", "penstock_partition", "penstock_offset")
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table that results go into. `provenance`: each row says which record it came from."""
+    """A table that results go into. With `provenance`, each row says which record it came from."""
 
     name: str
     mode: Mode = "append"
@@ -79,13 +79,13 @@ def _find_wrong(table: Table) -> str:
     if len({*table.key, *table.add}) < len(table.key) + len(table.add):
         return "names a column twice"
     if {*table.key, *table.add} & {DELETED, *PROVENANCE}:
-        return "has a column of Penstock's own in its key or among those to add to"
+        return "has one of Penstock's columns in its key or among those to add to"
     return ""
 
 
 @dataclass(frozen=True, init=False)
 class SqlSink(Sink):
-    """Tables of one database. `strategy`: how rows travel; see `engines.sinks.sql_frames`."""
+    """Tables of one database. `strategy` says how rows travel; see `engines.sinks.sql_frames`."""
 
     place: Place
     tables: tuple[Table, ...]
@@ -99,7 +99,7 @@ class SqlSink(Sink):
         if not names or len(set(names)) < len(names) or strategy not in STRATEGIES:
             raise OptionError(
                 "SINK_INVALID",
-                f"A sink with the tables {_list(names)} and the strategy {strategy!r} cannot be.",
+                f"A sink cannot have the tables {_list(names)} with the strategy {strategy!r}.",
                 hint=f"Name one table or more, each once; strategies are {', '.join(STRATEGIES)}.",
                 facts={"tables": names, "strategy": strategy},
             )
@@ -122,12 +122,12 @@ class SqlSink(Sink):
         return open_writer(self, stream, owner=owner)
 
     def move(self, stream: str, plan: Callable[[StreamPosition], Change | None]) -> bool:
-        """Carry out a move by hand, as `penstock offsets rewind` does; return False if nothing of the stream
-        is here yet.
+        """Carry out a move by hand, as `penstock offsets rewind` does; return False if the stream has nothing
+        here yet.
 
         The move is recorded and opens a generation: records that are read again are written again, and an
-        audit must be able to tell that from a batch written twice. A move back is refused if a table of the
-        sink adds up records that the stream would read again; a new table does not hold them.
+        audit must be able to distinguish that from a batch written twice. A move back is refused if a table
+        of the sink adds up records that the stream would read again. A new table holds none of them.
         """
         from penstock.stores.offsets.sink_ledger_store import SinkOffsetStore
 

@@ -3,7 +3,7 @@
 Rule: a staging table belongs to one attempt at one batch, a stage in it to one attempt at one task. So a task
 that runs twice fills two stages, only the reported one is used, and late rows are never published. Why one
 table per batch with a column for the stage, and not one table per task: upserts must see all rows of a batch
-at once, and with many tasks, making and dropping a table costs more than loading its rows.
+at once, and with many tasks, creating and dropping a table costs more than loading its rows.
 
     staging = plan_staging(place, target, schema, stream="visits", epoch=3, number=7, index=0)
 """
@@ -38,9 +38,9 @@ _PREFIX = "penstock_stage_"
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """A table that tasks fill. It is complete and picklable: a task needs nothing else.
+    """A table that tasks fill. It can be pickled, and a task needs nothing else.
 
-    `stream`: the stream of the rows; `wait_s`: how long a task waits for a database that is away.
+    `stream` is the stream of the rows. `wait_s` says how long a task waits for a database that is away.
     """
 
     place: Place
@@ -104,11 +104,11 @@ def plan_staging(
 
 
 def ensure_staging(session: Session, staging: Staging) -> None:
-    """Create the table unless another task has."""
+    """Create the table unless another task has created it."""
     if session.has_table(staging.table):
         return
     session.lock_schema()
-    # Unlogged takes half the time, and the row count shows what a crash has emptied.
+    # An unlogged table takes half the time, and the row count reveals one that a crash has emptied.
     kind = "UNLOGGED TABLE" if session.dialect == "postgresql" else "TABLE"
     end = " ENGINE=InnoDB" if session.dialect == "mysql" else ""
     session.execute(
@@ -130,7 +130,7 @@ def declare_columns(target: Target, schema: pa.Schema) -> str:
 
 
 def drop_stagings(place: Place, tables: Sequence[str]) -> None:
-    """Drop staging tables. One that is still being written to only takes space: the next start drops it."""
+    """Drop staging tables. One that is still written to only takes space until the next start drops it."""
     for table in tables:
         statement = f"DROP TABLE IF EXISTS {quote(place.dialect, table)}"
         try:

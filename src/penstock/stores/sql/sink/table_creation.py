@@ -1,4 +1,4 @@
-"""Creates the tables of a sink and its ledger: a separate step, done once, by a user with the rights.
+"""Creates the tables of a sink and its ledger: a separate step, done once, by a user who has the rights.
 
 Rule: a running stream never creates or changes a user's tables. Types, keys and rights are a decision; one
 made by accident at three in the morning, from whatever the first batch looked like, is permanent. The stream
@@ -28,8 +28,8 @@ _PROVENANCE = pa.schema(list(zip(PROVENANCE, (pa.string(), pa.int32(), pa.int64(
 
 
 def create_tables(sink: SqlSink, schemas: Mapping[str, Any]) -> None:
-    """Create the named tables that are missing, and the sink's ledger: from Arrow schemas, Spark's types, or
-    text as in Spark."""
+    """Create the sink's ledger and the named tables that are missing, from Arrow schemas, Spark's types, or
+    Spark's text form."""
     statements = [
         _make_statement(sink.place.dialect, sink.find_table(name), convert_schema(schema))
         for name, schema in schemas.items()
@@ -45,7 +45,7 @@ def create_tables(sink: SqlSink, schemas: Mapping[str, Any]) -> None:
 
 
 def convert_schema(schema: Any) -> pa.Schema:
-    """Return an Arrow schema for Arrow's or Spark's own; Spark parses its text, and must be running then."""
+    """Return the Arrow schema for an Arrow schema, a Spark schema, or text, which a running Spark parses."""
     if isinstance(schema, pa.Schema):
         return schema
     from pyspark.sql.pandas.types import to_arrow_schema
@@ -72,7 +72,7 @@ def _make_statement(dialect: Dialect, table: Table, schema: pa.Schema) -> str:
             f"The schema of {table.name} has no column {', '.join(missing)}."
             if missing
             else f"The schema of {table.name} has a column twice.",
-            hint="A table has all columns of its key and those to add to, each once.",
+            hint="Give all columns of the table's key and those to add to, each once.",
             facts={"table": table.name, "missing": missing},
         )
     columns = []

@@ -1,7 +1,8 @@
 """Reads a table of a sink as Arrow columns, as a stream with state does before each batch.
 
-Rule: one statement, so all rows are of one moment. PostgreSQL is read with ADBC where that is installed,
-which gives columns. The other drivers give rows, which are turned into columns in one step.
+Rule: one statement reads everything, so all rows show the same moment. PostgreSQL is read with ADBC where
+that is installed, which returns columns. The other drivers return rows, which are turned into columns in one
+step.
 
     rows = read_table(place, target, columns=("page", "hits"))
 """
@@ -33,7 +34,7 @@ def read_table(place: Place, target: Target, columns: Iterable[str] | None = Non
     if missing or not names:
         raise SinkError(
             "COLUMN_NOT_FOUND",
-            f"The table {target.name} has no column {', '.join(missing) or 'of no name'}.",
+            f"The table {target.name} has no column {', '.join(missing) or '(no name was given)'}.",
             hint=f"It has {', '.join(known)}.",
             facts={"table": target.name, "missing": missing},
         )

@@ -1,8 +1,8 @@
 """The tables that results go into, as the database's catalog describes them when a sink is opened.
 
-Rule: a sink is refused when it is opened, not at its first batch. A missing table, one that cannot roll back
-(MyISAM, foreign tables, views), a key that no unique index enforces: each could leave half a batch, or store
-it twice.
+Rule: a sink is refused when it is opened, not at its first batch. A missing table, a table that cannot roll
+back (MyISAM, foreign tables, views), or a key that no unique index enforces could leave half a batch, or
+store it twice.
 
     target = find_target(session, Table("visits", mode="upsert", key=("day",)))
 """
@@ -62,7 +62,7 @@ _SQLITE_KINDS: tuple[tuple[str, Kind], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A table with what the catalog knows of it."""
+    """A table with what the catalog knows about it."""
 
     table: Table
     dialect: Dialect
@@ -134,7 +134,7 @@ def _not_found(table: Table) -> SinkError:
     return SinkError(
         "TABLE_NOT_FOUND",
         f"There is no table {table.name}.",
-        hint="Make it first (`create_tables`); a sink makes no tables of yours by itself.",
+        hint="Create it first (`create_tables`); a sink never creates your tables on its own.",
         facts={"table": table.name},
     )
 
@@ -267,8 +267,8 @@ def _check_key(session: Session, target: Target) -> None:
         # ON DUPLICATE KEY UPDATE uses any unique key, and would change a row with another key.
         raise SinkError(
             "KEY_NOT_ALONE",
-            f"{table.name} has another unique index than that of its key: ({', '.join(sorted(others[0]))}).",
-            hint="MySQL cannot say by which key a row is replaced; drop the other index or use `append`.",
+            f"{table.name} has a unique index besides that of its key: ({', '.join(sorted(others[0]))}).",
+            hint="MySQL cannot be told by which key to replace a row; drop the other index or use `append`.",
             facts={"table": table.name, "other": sorted(others[0])},
         )
     empty = [name for name in table.key if target.column(name).may_be_null]

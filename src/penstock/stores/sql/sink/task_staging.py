@@ -3,7 +3,7 @@
 Rule: one transaction per stage. A reported stage is complete; any other is ignored. The first task that needs
 the staging table creates it, so a batch whose tasks send few rows creates none.
 
-PostgreSQL is loaded with ADBC, which sends Arrow columns as they are; without that package, with COPY.
+PostgreSQL is loaded with ADBC, which sends Arrow columns as they are; if that package is missing, with COPY.
 
     report = fill_stage(staging, task_attempt_id, batches)
 """
@@ -33,7 +33,7 @@ from penstock.stores.sql.sink.staging_tables import STAGE, StageReport, Staging,
 
 
 def fill_stage(staging: Staging, number: int, batches: Iterable[pa.RecordBatch]) -> StageReport:
-    """Load and commit the rows as stage `number`; return how many there were and where they came from."""
+    """Load and commit the rows as stage `number`; return their number and where they came from."""
     with in_stream(staging.stream):
         return _fill_stage(staging, number, batches)
 
@@ -47,7 +47,7 @@ def _fill_stage(staging: Staging, number: int, batches: Iterable[pa.RecordBatch]
             raise
         raise SinkError(
             "STAGING_REFUSED",
-            f"The sink's user may not make tables at {staging.place}, and tasks stage their rows in such "
+            f"The sink's user may not create tables at {staging.place}, and tasks stage their rows in such "
             f"tables. {error.what}",
             hint="Give it the right to create tables there (docs/guides/delivery.md has the statements), or "
             'let the rows go through the driver, which needs none: `SqlSink(..., strategy="driver")`.',
@@ -63,7 +63,7 @@ def _fill_stage(staging: Staging, number: int, batches: Iterable[pa.RecordBatch]
 
 
 class CountedRows:
-    """A task's rows, with their stage number, in the types of the staging table; it counts them."""
+    """A task's rows with their stage number, in the types of the staging table, counted as they are read."""
 
     def __init__(self, staging: Staging, number: int, batches: Iterable[pa.RecordBatch]) -> None:
         self.rows = 0
@@ -142,8 +142,8 @@ def _fill_with_adbc(staging: Staging, counted: CountedRows) -> None:
 
 @contextlib.contextmanager
 def open_adbc(place: ServerPlace, *, writes: bool, wait_s: float = RECONNECT_TIMEOUT_S) -> Iterator[Any]:
-    """Yield an ADBC connection in a transaction. Its address holds the password, so it is made here and shown
-    nowhere. A database that is away is waited for: whatever loads or reads rows has reached it before."""
+    """Yield an ADBC connection in a transaction. Its address holds the password, so it is made here and never
+    shown. Wait for a database that is away: whatever loads or reads rows has reached it before."""
     from adbc_driver_postgresql import dbapi
 
     settings = {
