@@ -117,7 +117,7 @@ def test_a_topic_for_decisions_that_is_not_there_is_told_before_anything_starts(
     arguments = list_arguments(kafka.bootstrap, topic(1), tmp_path, "--decisions-topic", "no-such-topic")
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert done.stderr.startswith("[DECISIONS_TOPIC_MISSING] Decisions are to go to no-such-topic")
+    assert done.stderr.startswith("[DECISIONS_TOPIC_MISSING] The topic no-such-topic for decisions does")
 
 
 def test_a_topic_that_is_not_there_is_told_before_anything_is_made_or_started(

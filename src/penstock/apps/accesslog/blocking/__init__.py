@@ -1,1 +1,1 @@
-"""Decisions on their way to those who enforce them: blocklists, a read API, a topic."""
+"""Delivery of decisions to the programs that enforce them: blocklists, a read-only API, a Kafka topic."""

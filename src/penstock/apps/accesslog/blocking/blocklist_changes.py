@@ -1,12 +1,12 @@
 """The history of the blocklist: each change has a number, so an enforcer can ask for what is new to it.
 
-Rule: the list and its changes are in the same database as the decisions, and one transaction moves both on.
-All changes from cursor 0 on, applied in order, are the list at every step. A ban that ends is a change, too,
-though nobody decided anything; so is one that was prolonged or undone.
+Rule: the list and its changes are in the same database as the decisions, and one transaction updates both.
+The changes, applied in order, give the list at every step. A ban that expires is also a change, although
+nobody decided anything. So is a ban that was prolonged or undone.
 
-Cursors only rise, even if the database is made anew: the number of a step is the time in milliseconds, or one
-more than the last. A request with an unknown cursor (0, too old, from a database that is gone) gets the whole
-list, and the answer says so.
+Cursors only rise, even if the database is created again: the number of a step is the time in milliseconds, or
+one more than the last number. A request with an unknown cursor (0, too old, from a database that is gone)
+gets the whole list, and the answer says so.
 
     listed = advance(place, now_us=now_us)               # after each commit, and when somebody asks
     delta = listed.since(cursor, gate)                   # added, removed, cursor
@@ -35,7 +35,10 @@ _CHANGE_COLUMNS = ("cursor_number", "network", "expires_at", "was_expires_at")
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What an enforcer does: add (or prolong) these, then remove those. `is_complete`: it replaces all."""
+    """What an enforcer must do: add (or prolong) `added`, then remove `removed`.
+
+    If `is_complete`, `added` replaces the whole list.
+    """
 
     cursor: int
     added: tuple[Ban, ...]
@@ -45,14 +48,14 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """The list at a moment; `cursor` names it. Made by `advance`."""
+    """The blocklist at one moment, which `cursor` identifies. Made by `advance`."""
 
     place: Place
     cursor: int
     bans: tuple[Ban, ...]
 
     def since(self, cursor: int, gate: Gate) -> Delta:
-        """Return what has changed since a cursor; everything, if that cursor is not known."""
+        """Return what has changed since a cursor, or the whole list if that cursor is unknown."""
         if cursor == self.cursor:
             return Delta(self.cursor, (), (), False)
         now = gate.apply(self.bans)
@@ -72,19 +75,20 @@ class Listed:
 
 
 def advance(place: Place, *, now_us: int, known: Listed | None = None) -> Listed:
-    """Write down all changes up to this moment and return the list. Any process may do it.
+    """Store all changes up to this moment and return the list. Any process may call it.
 
-    `known` is an answer from before, which saves reading the list again that it holds.
+    `known` is an earlier result. While the stored list is still the same, it need not be read again.
     """
     database = Database(place)
     found = database.run(lambda session: _find_changes(session, now_us, known))
     if found is not None and found.is_listed:
-        return Listed(place, found.cursor, found.bans)  # the usual case: nothing is written, no lock is taken
+        # The usual case: nothing is written, and no lock is taken.
+        return Listed(place, found.cursor, found.bans)
     return database.run(lambda session: _advance(session, place, now_us, found), writes=True)
 
 
 def read_next_end(listed: Listed) -> int | None:
-    """Return when the list will next change by itself."""
+    """Return when the next ban of the list expires; None if the list is empty."""
     return min((ban.expires_at_us for ban in listed.bans), default=None)
 
 
@@ -93,7 +97,7 @@ def read_next_end(listed: Listed) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The bans of this moment, and the list as it is written down, with its cursor."""
+    """The bans in force now, and the list as it is stored, with its cursor."""
 
     cursor: int
     bans: tuple[Ban, ...]
@@ -105,7 +109,7 @@ class _Found:
 
 
 def _find_changes(session: Session, now_us: int, known: Listed | None) -> _Found | None:
-    """Return the bans of this moment beside those written down; None if there are no tables yet."""
+    """Return the bans in force now and the stored list; None if there are no tables yet."""
     if read_version(session, _TABLES) is None:
         demand_decisions(session)
         return None
@@ -119,7 +123,8 @@ def _find_changes(session: Session, now_us: int, known: Listed | None) -> _Found
 def _advance(session: Session, place: Place, now_us: int, found: _Found | None) -> Listed:
     ensure_tables(session, _TABLES)
     cursor, floor = _read_cursor(session, hold=True)
-    if found is None or found.cursor != cursor:  # somebody else was here since we looked
+    if found is None or found.cursor != cursor:
+        # Another process has changed the list since it was read.
         found = _Found(cursor, tuple(read_bans(session, now_us=now_us)), tuple(_read_listed(session)))
     if found.is_listed:
         return Listed(place, cursor, found.bans)
@@ -154,7 +159,7 @@ def _write_step(
     )
     [[kept]] = session.execute(f"SELECT COUNT(*) FROM {CHANGES}")
     if kept > KEPT_CHANGES:
-        # Whole steps only: half of one would be a list that never was.
+        # Delete whole steps only: half of one would give a list that never existed.
         [[middle]] = session.execute(
             f"SELECT cursor_number FROM {CHANGES} ORDER BY cursor_number LIMIT 1 OFFSET {kept // 2}"
         )
@@ -164,12 +169,12 @@ def _write_step(
 
 
 def _end_of(ban: Ban | None) -> int:
-    """Return when a ban ends; 0 if it is not blocked, since nobody is blocked until 1970."""
+    """Return when a ban ends; 0 if there is none, since no ban ends in 1970."""
     return ban.expires_at_us if ban is not None else 0
 
 
 def _rewind(session: Session, bans: Sequence[Ban], *, since: int, until: int) -> list[Ban] | None:
-    """Return the list as it was at a cursor; None if that is not known any more."""
+    """Return the list as it was at a cursor; None if that cursor is unknown."""
     mark = session.grammar.mark
     _, floor = _read_cursor(session, hold=False)
     if not floor <= since <= until:

@@ -1,11 +1,12 @@
-"""Blocklists as files that are always whole: a reader finds the old one or the new one, never a part.
+"""Blocklist files that are replaced atomically: a reader finds the old one or the new one, never a part.
 
-Rule: a list is written to a file beside it, made durable, and renamed; then the folder is made durable. A
-kill on the way leaves at most a hidden file, which the next writer removes. Files are written when the list
-has changed, not at each commit: a web server may be reloaded by their time of change.
+Rule: a list is written to a temporary file beside it, flushed to disk and renamed; then the folder is
+flushed. A kill in between leaves at most a hidden file, which a later writer removes. Files are written when
+the list has changed, not at each commit, because their modification time may trigger a reload of a web
+server.
 
     writer = BlocklistWriter("results.db", "/var/lib/penstock", Gate.of(allow=["10.0.0.0/8"]), ("nftables",))
-    writer.refresh()      # after each commit, and now and then: bans end without anybody deciding
+    writer.refresh()      # after each commit, and regularly: bans expire without a decision
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from penstock.stores.durable_files import flush_to_disk, write_to_disk
 from penstock.stores.sql.connections.sql_sessions import Database, Session
 
 _ENDING = ".penstock-new"
-#: A hidden file that is older was left by a writer that was killed.
+#: A hidden file that is older than this was left behind by a writer that was killed.
 _LEFT_BEHIND_S = 3600.0
 
 
@@ -55,12 +56,13 @@ class BlocklistWriter:
     def refresh(self, *, has_new_decisions: bool = True) -> bool:
         """Bring the files up to date; return whether any was written.
 
-        Without new decisions it is one small question to the database, unless a ban has ended since, a file
-        is gone, or the last attempt has failed.
+        Without new decisions this is one small query, unless a ban has ended since, orders have changed, a
+        file is gone, or the last attempt has failed.
         """
         now_us = self._clock_us()
         is_behind = self._is_behind or not self._has_all_files()
-        self._is_behind = True  # until it is done: whoever fails on the way tries again
+        # If anything below fails, the next call tries again.
+        self._is_behind = True
         orders = Database(self.place).run(_count_orders)
         has_ended = self._next_end is not None and self._next_end <= now_us
         changed = False
@@ -80,7 +82,8 @@ class BlocklistWriter:
         bans = self._gate.apply(listed.bans)
         changed = False
         for each in self._formats:
-            content = each.render(bans, listed.cursor, now_us).content  # `listed` is of now: none has ended
+            # No ban has ended: `listed` was made for this moment.
+            content = each.render(bans, listed.cursor, now_us).content
             changed |= write_whole(self.directory / each.file_name, content, even_if_equal=each.has_timeouts)
         return changed
 
@@ -93,7 +96,7 @@ def _count_orders(session: Session) -> tuple[object, ...]:
 
 
 def demand_place(folder: Path) -> None:
-    """Make the folder if it is missing; raise BLOCKLIST_NOT_WRITTEN if it can hold no file."""
+    """Create the folder if it is missing; raise BLOCKLIST_NOT_WRITTEN if no file can be written there."""
     probe = folder / f".place{_ENDING}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -104,7 +107,7 @@ def demand_place(folder: Path) -> None:
 
 
 def write_whole(path: Path, content: bytes, *, even_if_equal: bool = False) -> bool:
-    """Replace a file in one step; return whether it was needed. The folder is made if it is not there."""
+    """Replace a file in one step; return whether that was needed. Create its folder if it is missing."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_left_behind(path)
@@ -122,7 +125,7 @@ def _make_refusal(path: Path, error: OSError) -> SinkError:
     return SinkError(
         "BLOCKLIST_NOT_WRITTEN",
         f"The blocklist {path} could not be written: {reason}.",
-        hint="Check the folder, its rights and its free space; the old file is as it was.",
+        hint="Check the folder, its permissions and its free space. The old file is unchanged.",
         facts={"path": str(path)},
         retriable=True,
     )
@@ -137,8 +140,9 @@ def _has_content(path: Path, content: bytes) -> bool:
 
 def _replace(path: Path, content: bytes) -> None:
     beside = path.with_name(f".{path.name}.{os.getpid()}{_ENDING}")
+    # An earlier process with the same id may have left one.
     with contextlib.suppress(FileNotFoundError):
-        beside.unlink()  # from a process that had our number before us
+        beside.unlink()
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         write_to_disk(os.open(beside, flags, 0o644), content)

@@ -1,12 +1,13 @@
-"""Blocklists in the formats of those who enforce them: packet filters, Apache, nginx, and programs.
+"""Blocklists in the formats of the programs that enforce them: packet filters, Apache, nginx, and others.
 
-Rule: a file is made from numbers and from words of this source code. Rules and classes, which come from rule
+Rule: a file is made from numbers and from text of this source code. Rules and classes, which come from rule
 files, appear only where a format has quoting (CSV and JSON). A packet filter's entry carries the seconds it
-has left, so it ends by itself even if nobody is there to remove it; such a file is right at the moment it is
-made, and is loaded then. Each file replaces what was loaded before it, in one step.
+has left, so it expires even if nothing removes it. Such a file is correct at the moment it is made, and must
+be loaded then. Each file replaces what was loaded before it, in one step.
 
-What a format cannot say is left out and counted, never approximated: Apache's map knows addresses, not
-networks, so IPv4 networks are written out and IPv6 networks are missing there.
+What a format cannot express is left out and counted, never approximated. Apache's map holds addresses, not
+networks, so a network of up to 256 addresses is written out there, and a larger one, such as any IPv6 /64, is
+left out.
 
 >>> from penstock.apps.accesslog.events.networks import demand_network
 >>> ban = Ban(demand_network("x", "192.0.2.7"), 600_000_000, "d1", "sqli.union", "sql_injection")
@@ -30,22 +31,22 @@ from penstock.apps.accesslog.events.networks import Network
 from penstock.core.errors import OptionError
 
 JSON_VERSION = 1
-#: What both packet filters can count to; longer bans are renewed by the next file.
+#: The longest timeout that both packet filters accept. Longer bans are renewed by the next file.
 LONGEST_TIMEOUT_S = 2_147_483
 #: Larger networks are not written out address by address.
 LARGEST_EXPANDED = 256
 _ON_A_LINE = 8
-#: One number for ever: a set that is there already cannot be made again with another one.
+#: This number must never change: an existing set cannot be created again with another one.
 _MOST_ELEMENTS = 1_048_576
 _FORMULA_STARTS = ("=", "+", "-", "@")
-#: Entries whose words are kept: a list is written again for each change, and most of it is as it was.
+#: How many rendered entries are cached: each change rewrites a list, and most of it stays the same.
 _REMEMBERED = 1 << 17
 _quote = json.encoder.encode_basestring_ascii
 
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A list as bytes. `left_out`: how many bans the format has no words for."""
+    """A blocklist rendered as bytes. `left_out` counts the bans that the format cannot express."""
 
     content: bytes
     left_out: int = 0
@@ -53,7 +54,7 @@ class Rendered:
 
 @dataclass(frozen=True, slots=True)
 class ListFormat:
-    """A way to write a list. `has_timeouts`: it holds seconds from now, so it changes at each moment."""
+    """A format of blocklists. With `has_timeouts`, it holds seconds from now, so each file differs."""
 
     name: str
     file_name: str
@@ -63,7 +64,7 @@ class ListFormat:
 
 
 def render(name: str, bans: Sequence[Ban], *, cursor: int, now_us: int) -> Rendered:
-    """Return the list in one of `FORMATS`; `bans` have passed the gate."""
+    """Return the list in one of `FORMATS`, without expired bans. `bans` must have passed the gate."""
     return find_format(name).render([ban for ban in bans if ban.expires_at_us > now_us], cursor, now_us)
 
 
@@ -80,7 +81,7 @@ def find_format(name: str) -> ListFormat:
 
 
 def show_time(time_us: int) -> str:
-    """Return a moment in UTC, to the second; the year 9999 stands for all later ones."""
+    """Return a time in UTC, to the second; the end of the year 9999 stands for all later times."""
     return _show_seconds(min(max(time_us // 1_000_000, 0), 253_402_300_799))
 
 
@@ -95,7 +96,7 @@ def show_network(network: Network) -> str:
 
 
 def neutralise(text: str) -> str:
-    """Return the text so that no spreadsheet takes it for a formula, and no terminal for a command."""
+    """Return the text so that no spreadsheet reads it as a formula, and no terminal as a command."""
     text = "".join(letter if letter.isprintable() else "?" for letter in text)
     return f"'{text}" if text.startswith(_FORMULA_STARTS) else text
 
@@ -131,7 +132,7 @@ def write_json(delta: Delta) -> bytes:
 
 @lru_cache(_REMEMBERED)
 def _write_ban(ban: Ban) -> str:
-    """Return one entry as JSON. Not by `dumps`: for many small objects it takes twice as long."""
+    """Return one entry as JSON. Why not `dumps`: for many small objects it takes twice as long."""
     return (
         f'{{"network": {_quote(show_network(ban.network))}, "expires_at": "{show_time(ban.expires_at_us)}", '
         f'"expires_at_us": {ban.expires_at_us:d}, "class": {_quote(ban.attack)}, "rule": {_quote(ban.rule)}, '
@@ -147,7 +148,7 @@ def _seconds_left(ban: Ban, now_us: int) -> int:
 
 
 def _render_nftables(bans: Sequence[Ban], cursor: int, now_us: int) -> Rendered:
-    """Return sets in a table of their own; they drop nothing until a rule of the operator's uses them."""
+    """Return sets in a table of their own. They block nothing until one of the operator's rules uses them."""
     lines = [*_head(cursor, now_us, "load with: nft -f FILE"), "add table inet penstock"]
     apart = make_disjoint(bans)
     for version in (4, 6):

@@ -1,11 +1,11 @@
-"""Who is blocked at a moment: the decisions in the database, less what has ended, was undone or may not be.
+"""The bans that are in force at a moment, made from the decisions and orders in the database.
 
-Rules: a ban counts while its time runs, if it was enforced (not simulated) and no order of the operator's
-undid it. Whatever the decision says, a last gate follows: allow lists, trusted proxies, verified crawlers,
-private networks (unless asked for), and what nobody may block (loopback, multicast, a network too wide to be
-one attacker). An address that may not be blocked is cut out of a blocked network; the rest stays blocked.
-Host names and fingerprints are no addresses and are in no list. Of a network whose clients were counted
-together, only those that took part are listed: their neighbours have done nothing.
+Rules: a ban counts until it expires, if it was enforced (not simulated) and no order of the operator has
+undone it. Whatever the decision says, some addresses are never listed: those on allow lists, trusted proxies,
+verified crawlers, private networks (unless the operator asks to block them), and what nobody may block
+(loopback, multicast, a network too wide to be one attacker). Such an address is cut out of a blocked network;
+the rest stays blocked. Host names and fingerprints are not addresses, so no list has them. If the clients of
+a network were counted together, only those that took part are listed: their neighbours have done nothing.
 
     bans = Database(place).run(lambda session: read_bans(session, now_us=now_us))
     listed = Gate.of(allow=["198.51.100.0/24"], trusted_proxies=["192.0.2.1"]).apply(bans)
@@ -33,12 +33,12 @@ _REMEMBERED_TEXTS = 1 << 17
 _BAN_COLUMNS = ("decision_id", "subject", "kind", "client", "decided_at", "expires_at", "rule", "class")
 
 
-#: First and last addresses of ranges that do not touch, in order.
+#: First and last addresses of ranges that do not overlap, in order.
 AddressSpans = tuple[list[int], list[int]]
 
 
 class Ban(NamedTuple):
-    """One line of a blocklist. `expires_at_us`: when it ends by itself."""
+    """One entry of a blocklist. It ends automatically at `expires_at_us`."""
 
     network: Network
     expires_at_us: int
@@ -57,7 +57,7 @@ class Spared:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """The last one before a list: what is never in it. It keeps what all lists of one place share."""
+    """The last filter before a list: the networks that it must not have, indexed once for all lists."""
 
     allowed: tuple[Network, ...] = ()
     _index: NetworkSet = field(default_factory=NetworkSet, compare=False, repr=False)
@@ -72,7 +72,7 @@ class Gate:
         trust_crawlers: bool = True,
         block_private: bool = False,
     ) -> Gate:
-        """Return the gate that an operator described; raise NETWORK_INVALID for what is no network."""
+        """Return the gate for an operator's settings; raise NETWORK_INVALID if a text is not a network."""
         allowed = [demand_network("allow", each) for each in allow]
         allowed += [demand_network("trusted proxies", each) for each in trusted_proxies]
         allowed += [network for _, network in list_crawlers()] if trust_crawlers else []
@@ -81,7 +81,7 @@ class Gate:
         return cls(distinct, NetworkSet(distinct), {each: find_spans(distinct, each) for each in (4, 6)})
 
     def apply(self, bans: Iterable[Ban]) -> list[Ban]:
-        """Return those of these ordered bans that may be listed; none lies in one that ends no sooner."""
+        """Return what may be listed of these ordered bans, without those inside one that ends no sooner."""
         bans = list(bans)
         touched = [at for at, ban in enumerate(bans) if self._touches(ban.network)] if self._index else []
         if not touched:  # the usual list
@@ -95,7 +95,7 @@ class Gate:
         return drop_covered([*(ban for at, ban in enumerate(bans) if at not in whole), *pieces])
 
     def _touches(self, network: Network) -> bool:
-        """Return the same as the index, by numbers and one lookup: it is asked for each entry of a list."""
+        """Return the same as the index, but by one lookup of a number: this runs for each entry of a list."""
         version, first, prefix = network
         starts, ends = self._spans[version]
         at = bisect_right(starts, first)
@@ -106,12 +106,13 @@ class Gate:
 
 
 def find_spans(networks: Iterable[Network], version: int) -> AddressSpans:
-    """Return where the networks of a version begin and end, in order; those that overlap are joined."""
+    """Return the first and last addresses of a version's networks, in order; overlapping ones are joined."""
     starts: list[int] = []
     ends: list[int] = []
     for each in sorted(each for each in networks if each.version == version):
+        # Of two networks that overlap one contains the other, and the wider one comes first.
         if ends and each.first <= ends[-1]:
-            continue  # inside: networks do not overlap by halves, and the wider one comes first
+            continue
         starts.append(each.first)
         ends.append(each.last)
     return starts, ends
@@ -141,7 +142,7 @@ def demand_decisions(session: Session) -> None:
 
 
 def read_spared(session: Session) -> list[Spared]:
-    """Return all orders that spare an address or network; orders about host names concern rules alone."""
+    """Return all orders that spare an address or network; orders about host names affect only rules."""
     if not session.has_table(ORDERS):
         return []
     name = session.grammar.name
@@ -152,13 +153,13 @@ def read_spared(session: Session) -> list[Spared]:
 
 
 def make_bans(rows: Sequence[Sequence[Any]], orders: Sequence[Spared]) -> list[Ban]:
-    """Return bans from rows of decisions, less what orders have undone; each network once, by `rank_ban`."""
+    """Return the bans of these decisions, less what orders have undone; `rank_ban` picks one per network."""
     spared = NetworkSet(order.network for order in orders)
     has_spared = bool(spared)
     latest: dict[Network, tuple[tuple[float, float, str], Ban]] = {}
     for decision_id, subject, kind, client, decided_at, expires_at, rule, attack in rows:
-        # Each client of a network or fingerprint that took part has its decision; its neighbours have done
-        # nothing.
+        # Each client of a network or fingerprint that took part has a decision of its own. Its neighbours
+        # have done nothing.
         pieces = _find_blockable(subject if kind == "client" else client)
         if has_spared and any(map(spared.touches, pieces)):
             undone = NetworkSet(order.network for order in orders if order.until_us > decided_at)
@@ -173,10 +174,10 @@ def make_bans(rows: Sequence[Sequence[Any]], orders: Sequence[Spared]) -> list[B
 
 
 def rank_ban(expires_at: float, decided_at: float, decision_id: str = "") -> tuple[float, float, str]:
-    """Return what orders the bans of one client: it is shown with the largest one, and with its class.
+    """Return the sort key of a client's bans: the client is shown with the largest one and its class.
 
-    That is the ban that ends last; of several that end together the one decided first: what is found while a
-    ban runs does not prolong it.
+    That is the ban that ends last. Of several that end together, it is the one decided first, because what is
+    found while a ban runs does not prolong it.
 
     >>> max([(600, 2, "later"), (600, 1, "first"), (500, 0, "short")], key=lambda each: rank_ban(*each))
     (600, 1, 'first')
@@ -185,7 +186,7 @@ def rank_ban(expires_at: float, decided_at: float, decision_id: str = "") -> tup
 
 
 def can_be_listed(client: str) -> bool:
-    """Return whether a list can hold this client at all: a name of a host is no address, and is in none.
+    """Return whether a list can hold this client at all. No list can hold a host name.
 
     >>> [can_be_listed(each) for each in ("192.0.2.7", "2001:db8::/64", "a.example", "127.0.0.1")]
     [True, True, False, False]
@@ -193,9 +194,10 @@ def can_be_listed(client: str) -> bool:
     return bool(_find_blockable(client))
 
 
-@lru_cache(_REMEMBERED_TEXTS)  # the same hundred thousand are asked for after each commit of a flood
+# In a flood, the same hundred thousand texts are looked up after each commit.
+@lru_cache(_REMEMBERED_TEXTS)
 def _find_blockable(text: str) -> tuple[Network, ...]:
-    """Return what may be blocked of a subject; nothing, if it is not an address."""
+    """Return what may be blocked of a subject; nothing if it is not an address, or is too wide."""
     network = parse_network(text or "")
     if network is None or network.prefix < _WIDEST_PREFIX[network.version]:
         return ()
@@ -212,7 +214,8 @@ def drop_covered(bans: Iterable[Ban]) -> list[Ban]:
     for ban in sorted(bans, key=lambda ban: (ban.network, -ban.expires_at_us, ban.decision_id)):
         while outer and not outer[-1].network.contains(ban.network):
             outer.pop()
-        if outer and outer[-1].expires_at_us >= ban.expires_at_us:  # what is further out ends sooner
+        # Networks further out end sooner, so the innermost one is enough.
+        if outer and outer[-1].expires_at_us >= ban.expires_at_us:
             continue
         outer.append(ban)
         kept.append(ban)
@@ -232,7 +235,7 @@ def are_apart(bans: Sequence[Ban]) -> bool:
 
 
 def make_disjoint(bans: Iterable[Ban]) -> list[Ban]:
-    """Return the same bans without overlap, for sets that allow none: outer networks lose inner ones."""
+    """Return the bans without overlap, for sets that allow none: inner networks are cut out of outer ones."""
     bans = sorted(bans)
     if are_apart(bans):
         return bans

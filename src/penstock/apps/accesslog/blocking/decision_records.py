@@ -1,7 +1,7 @@
-"""Decisions as the database has them, for operators who ask why somebody is blocked.
+"""Reads decisions from the database, for operators who ask why a client is blocked.
 
-Rule: everything in a decision that came from a log line is a stranger's text. It is returned unchanged; the
-code that shows it makes it harmless for where it is shown.
+Rule: everything in a decision that came from a log line is untrusted text. It is returned unchanged. The code
+that shows it must escape it for the place where it is shown.
 
     for each in Database(place).run(lambda session: read_decisions(session, client="192.0.2.7")): ...
 """
@@ -25,7 +25,7 @@ COLUMNS = (
     *("decision_id", "subject", "kind", "client", "decided_at", "rule", "class", "action", "score"),
     *("ban_seconds", "expires_at", "level", "server", "partition", "offset", "request_index", "evidence"),
 )
-#: Columns with moments, in microseconds since 1970.
+#: Columns that hold times, in microseconds since 1970.
 MOMENTS = ("decided_at", "expires_at")
 _SCANNED_AT_ONCE = 100_000
 _IDS_AT_ONCE = 500
@@ -44,7 +44,10 @@ def read_decision(session: Session, decision_id: str) -> Decision | None:
 def read_decisions(
     session: Session, *, client: str | None = None, since_us: int = 0, limit: int = 100
 ) -> list[Decision]:
-    """Return the latest decisions, last one first; of a client (with networks it is in) or a network."""
+    """Return the latest decisions, newest first.
+
+    If `client` is an address or a network, they are those about clients and networks that overlap it.
+    """
     demand_decisions(session)
     name, mark = session.grammar.name, session.grammar.mark
     where = f"WHERE {name('decided_at')} >= {mark}"
@@ -58,7 +61,8 @@ def read_decisions(
         return [
             _read(row) for row in session.execute(f"{_select(session)} {where} {order}", [*values, limit])
         ]
-    # No database compares networks as all others do, so the subjects are looked at here, the rest is not.
+    # Databases differ in how they compare networks, so the subjects are compared here. Only the rows that
+    # match are then read in full.
     subjects = ", ".join(map(name, ("decision_id", "subject", "client")))
     pairs = session.execute(
         f"SELECT {subjects} FROM {name(DECISIONS)} {where} {order}", [*values, _SCANNED_AT_ONCE]
@@ -78,10 +82,11 @@ def read_decisions(
 
 
 def relate(decision: Decision, asked: str) -> str:
-    """Return what a decision has to do with the client or network that was asked for.
+    """Return how a decision relates to the client or network that was asked for.
 
-    `itself`; `its network`: a wider network was decided upon; `inside it`: one of the network that was asked
-    for; `a neighbour`: another client, which was counted together with it and alone is blocked.
+    `itself` means that the decision is about exactly that client or network. `its network` means a wider one,
+    and `inside it` means a part of the network that was asked for. `a neighbour` is another client of the
+    same network: the clients were counted together, and only the neighbour is blocked.
 
     >>> decision = {"kind": "net", "subject": "192.0.2.0/24", "client": "192.0.2.9"}
     >>> [relate(decision, each) for each in ("192.0.2.9", "192.0.2.7", "192.0.2.0/24")]
@@ -97,7 +102,7 @@ def relate(decision: Decision, asked: str) -> str:
 
 
 def read_unsent(session: Session, sent: str, *, topic: str, limit: int) -> list[Decision]:
-    """Return decisions that the table `sent` does not list for this topic, first one first."""
+    """Return decisions that the table `sent` does not list for this topic, oldest first."""
     demand_decisions(session)
     name, mark = session.grammar.name, session.grammar.mark
     decision_id, table = name("decision_id"), name(DECISIONS)
@@ -111,12 +116,12 @@ def read_unsent(session: Session, sent: str, *, topic: str, limit: int) -> list[
 
 
 def make_decisions(rows: pa.Table) -> list[Decision]:
-    """Return decisions made from rows of their table."""
+    """Return the rows of a table of decisions as decisions."""
     return [_read(tuple(row.values())) for row in rows.select(list(COLUMNS)).to_pylist()]
 
 
 def show_moments(decision: Decision) -> Decision:
-    """Return the decision with its moments as ISO texts, and in microseconds under a second name.
+    """Return the decision with its times as ISO text, and in microseconds under names that end in `_us`.
 
     >>> show_moments({"decided_at": 1_700_000_000_250_000, "expires_at": None})
     {'decided_at': '2023-11-14T22:13:20Z', 'decided_at_us': 1700000000250000, 'expires_at': None, \
@@ -132,7 +137,7 @@ def show_moments(decision: Decision) -> Decision:
 
 
 def describe_line(line: Any) -> str:
-    """Return what is known of a line of evidence, in words. A stranger's text: escape it when shown.
+    """Return a line of evidence in words. The text is untrusted: escape it where you show it.
 
     >>> describe_line({"offset": 7, "request": "", "agent": "curl/8.0"})
     'agent: curl/8.0'
@@ -141,7 +146,7 @@ def describe_line(line: Any) -> str:
         return str(line)
     request, agent = str(line.get("request") or ""), str(line.get("agent") or "")
     known = [*([request] if request else []), *([f"agent: {agent}"] if agent else [])]
-    return "  ".join(known) or "(of this line only the place is kept)"
+    return "  ".join(known) or "(only the place of this line is kept)"
 
 
 def _select(session: Session) -> str:
@@ -156,7 +161,7 @@ def _read(row: Sequence[Any]) -> Decision:
 
 
 def _read_evidence(text: Any) -> list[Any]:
-    """Return the lines that caused a decision; evidence that cannot be read becomes one piece of text."""
+    """Return the lines that caused a decision; evidence that is not JSON is returned as one text."""
     if not text:
         return []
     try:

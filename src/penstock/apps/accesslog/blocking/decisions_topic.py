@@ -1,11 +1,12 @@
-"""Decisions in a Kafka topic, for programs that act on them: each at least once, under its own id.
+"""Sends decisions to a Kafka topic, for programs that act on them: each at least once, with its id as key.
 
-Rule: the database is the truth, the topic follows it. What brokers have acknowledged is noted in the same
-database afterwards. After a kill in between the same decisions are sent again, with the same key: their id.
-So a reader that keeps the last record of each key, or a compacted topic, has each decision once.
+Rule: the database is the source of truth, and the topic follows it. After the brokers have acknowledged
+decisions, this is noted in the same database. If the process is killed in between, the same decisions are
+sent again with the same keys. So a reader that keeps the last record of each key, or a compacted topic, has
+each decision once.
 
-Why not a cursor: decisions become visible in the order of their commits, which none of their columns tells. A
-time or an offset as a cursor would miss a decision that was committed late.
+Why not a cursor: decisions become visible in the order of their commits, which none of their columns records.
+A time or an offset as a cursor would miss a decision that was committed late.
 
     DecisionsTopic(place, settings, "decisions").send()      # after each commit that had decisions
 """
@@ -34,7 +35,7 @@ AT_ONCE = 1000
 
 
 class DecisionsTopic:
-    """Sends what was not sent yet, and waits `patience_ms` for brokers that are away. For one thread."""
+    """Sends unsent decisions, and waits up to `patience_ms` for brokers that are down. For one thread."""
 
     def __init__(
         self,
@@ -54,19 +55,19 @@ class DecisionsTopic:
         self._database.run(lambda session: ensure_tables(session, _TABLES), writes=True)
 
     def demand_topic(self) -> None:
-        """Raise an error now if the topic is missing, and not at the first decision."""
+        """Raise an error if the topic is missing, now and not at the first decision."""
         with closing(KafkaLogView(self._settings)) as view:
             if self.topic in view.describe([self.topic]):
                 return
         raise OptionError(
             "DECISIONS_TOPIC_MISSING",
-            f"Decisions are to go to {self.topic}, and the brokers know no such topic.",
-            hint="Create it (it is not made by itself), or correct the name.",
+            f"The topic {self.topic} for decisions does not exist.",
+            hint="Create it (it is not created automatically), or correct the name.",
             facts={"topic": self.topic},
         )
 
     def send(self) -> int:
-        """Send all decisions that are new; how many. It returns when the brokers have acknowledged them."""
+        """Send all unsent decisions and return how many, after the brokers have acknowledged them."""
         sent = 0
         while True:
             found = self._database.run(
@@ -78,7 +79,7 @@ class DecisionsTopic:
             sent += len(found)
 
     def send_these(self, rows: pa.Table) -> int:
-        """Send these decisions of a commit, without searching the table for them."""
+        """Send these decisions of a commit and return how many; the table is not searched for them."""
         decisions = make_decisions(rows)
         for at in range(0, len(decisions), AT_ONCE):
             self._send(decisions[at : at + AT_ONCE])
@@ -98,7 +99,7 @@ class DecisionsTopic:
 
 
 def make_records(decisions: list[Decision]) -> pa.RecordBatch:
-    """Return records for the topic: the id as key, the decision as JSON in ASCII."""
+    """Return the records for the topic: the id is the key, the decision as ASCII JSON is the value."""
     return pa.record_batch(
         {
             "key": pa.array([str(each["decision_id"]).encode() for each in decisions], pa.binary()),

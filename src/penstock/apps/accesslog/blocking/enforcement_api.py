@@ -1,4 +1,4 @@
-"""The blocklist over HTTP, for enforcers on other servers: read only, and hard to misuse.
+"""The blocklist over HTTP, for enforcers on other servers: read-only, and hard to misuse.
 
     GET /v1/blocklist                the whole list as JSON, with its cursor
     GET /v1/blocklist?since=CURSOR   what was added and removed since then
@@ -6,9 +6,9 @@
     GET /v1/decisions/ID             why: rule, class, and the lines that caused it
     GET /v1/health                   cursor and size of the list, age of the last batch; 503 if it is stale
 
-Rules: nothing can be changed here; an answer repeats nothing of the question; an error is JSON with a
-condition. Each request has its own thread and a deadline, so a slow client holds up nobody, and the number of
-threads is limited. Answers carry an ETag: a client that has the list already gets 304.
+Rules: nothing can be changed here. An answer repeats nothing of the request. An error is JSON with a
+condition. Each request has its own thread and a deadline, so a slow client delays nobody else, and the number
+of threads is limited. Answers carry an ETag: a client that already has the list gets 304.
 
     with EnforcementApi("results.db", Gate.of()) as api:
         api.serve()
@@ -58,7 +58,7 @@ REQUEST_DEADLINE_S = 10.0
 ANSWER_DEADLINE_S = 60.0
 MOST_CONNECTIONS = 64
 REQUESTS_PER_S = 50.0
-#: How old a list may be when it is given out; many enforcers that ask at once cost one look.
+#: How old a list may be when it is served. Many enforcers that ask at once cost one query.
 FRESH_FOR_S = 0.5
 #: A pipeline publishes a batch each second, even an empty one; after this long without any it is down.
 STALE_AFTER_S = 180.0
@@ -81,7 +81,7 @@ class HttpAnswer:
 
 
 def refuse(status: int, condition: str, what: str, *headers: tuple[str, str]) -> HttpAnswer:
-    """Send an error in words of ours alone."""
+    """Return an error whose text repeats nothing of the request."""
     return HttpAnswer(status, _JSON, _write({"error": condition, "what": what}), headers)
 
 
@@ -90,7 +90,7 @@ def _write(content: Mapping[str, Any]) -> bytes:
 
 
 class _Lists:
-    """The list of this moment, looked up by one thread for all."""
+    """The current list, which one thread at a time reads for all requests."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class _Lists:
         return answer
 
     def answer_health(self) -> HttpAnswer:
-        """Answer 503 if nobody keeps the list up to date, though it can be read."""
+        """Return the health: status 503 if the list can be read, but no pipeline keeps it up to date."""
         with self._lock:
             cursor, entries = self._read_fresh().cursor, len(self._bans)
         last_ms, batches = Database(self._place).run(read_last_batch)
@@ -141,7 +141,8 @@ class _Lists:
             counted_s = self._counted_s
         age_s = None if last_ms is None else self._clock_us() / 1e6 - last_ms / 1e3
         if age_s is not None and age_s < 0:
-            # The computer's clock was set back since: the time without a new batch shows whether it runs.
+            # The computer's clock was set back since. The time without a new batch shows whether the pipeline
+            # is running.
             age_s = now_s - counted_s
         is_fresh = age_s is not None and age_s <= self._stale_after_s
         health = {
@@ -165,7 +166,7 @@ class _Lists:
 
 
 class EnforcementApi:
-    """A server on one address. `serve` answers until `close`; `start` does so in a thread of its own."""
+    """A server on one address. `serve` answers requests; `start` does so in a new thread, until `close`."""
 
     def __init__(
         self,
@@ -193,7 +194,7 @@ class EnforcementApi:
         if not names:
             raise OptionError(
                 "HOST_NEEDED",
-                f"Whoever listens on {host} must say by which names it may be asked.",
+                f"To listen on {host}, the host names that requests may use are needed.",
                 hint="Name them: --host block.example --host 192.0.2.1.",
             )
         self._place = place
@@ -206,8 +207,8 @@ class EnforcementApi:
         except OSError as error:
             raise OptionError(
                 "LISTEN_FAILED",
-                f"Nothing can listen on {host} port {port}: {error.strerror}.",
-                hint="Choose another port, or end what listens there.",
+                f"Cannot listen on {host} port {port}: {error.strerror}.",
+                hint="Choose another port, or stop the program that listens there.",
                 facts={"host": host, "port": port},
             ) from error
         self._thread: threading.Thread | None = None
@@ -241,15 +242,15 @@ class EnforcementApi:
         self.close()
 
     def answer(self, target: str) -> HttpAnswer:
-        """Answer a GET that `admit` has let in."""
+        """Return the answer to a GET or HEAD request that has passed the guards."""
         path, _, query = target.partition("?")
         if path == "/v1/blocklist" and query:
             since = _SINCE.fullmatch(query)
             if since is None:
-                return refuse(400, "QUERY_INVALID", "The only thing that can be asked is since=CURSOR.")
+                return refuse(400, "QUERY_INVALID", "The only query allowed here is since=CURSOR.")
             return self._lists.answer_since(int(since[1]))
         if query:
-            return refuse(400, "QUERY_INVALID", "Nothing can be asked here.")
+            return refuse(400, "QUERY_INVALID", "No query is allowed here.")
         if path in ("/v1/blocklist", "/v1/blocklist.txt"):
             return self._lists.answer_list("text" if path.endswith(".txt") else "json")
         if path == "/v1/health":
@@ -275,14 +276,15 @@ class _Server(ThreadingHTTPServer):
         super().__init__((host, port), _Handler)
 
     def server_bind(self) -> None:
-        # Its parent looks up the name of the address, which may take long and is of no use here.
+        # The parent class looks up the host name of the address, which may take long and is not needed here.
         socket.socket.setsockopt(self.socket, socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self._room.acquire(blocking=False):
-            self.shutdown_request(request)  # whoever takes all connections gets no words for it
+            # A client that takes all connections is not worth an answer.
+            self.shutdown_request(request)
             return
         super().process_request(request, client_address)
 
@@ -327,7 +329,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if len(self.raw_requestline) > LONGEST_LINE_BYTES:
             self._send(refuse(414, "REQUEST_TOO_LONG", "The first line of the request is too long."))
-        elif self.parse_request():  # which has answered if it says no, through `send_error`
+        # If `parse_request` returns False, it has already answered through `send_error`.
+        elif self.parse_request():
             self.close_connection = True
             self._send(self._answer())
 
@@ -345,12 +348,12 @@ class _Handler(BaseHTTPRequestHandler):
         if not api.tokens.admits(self.headers.get("Authorization")):
             return refuse(401, "TOKEN_NEEDED", "A valid token is needed.", ("WWW-Authenticate", "Bearer"))
         if self.headers.get("Transfer-Encoding") or self.headers.get("Content-Length", "0") != "0":
-            return refuse(413, "BODY_NOT_TAKEN", "A request here has no body.")
+            return refuse(413, "BODY_NOT_TAKEN", "A request must not have a body.")
         try:
             answer = api.answer(self.path)
         except PenstockError as error:
             log.warning("The blocklist could not be read: %s", error)
-            return refuse(503, error.condition, "The database did not give the list.", ("Retry-After", "5"))
+            return refuse(503, error.condition, "The database could not be read.", ("Retry-After", "5"))
         tag = f'"{hashlib.sha256(answer.body).hexdigest()[:32]}"'
         headers = (*answer.headers, ("ETag", tag), ("Cache-Control", "no-cache"))
         known = [each.strip().removeprefix("W/") for each in self.headers.get("If-None-Match", "").split(",")]
@@ -360,7 +363,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send(self, answer: HttpAnswer) -> None:
         self.connection.settimeout(ANSWER_DEADLINE_S)
-        # Never HTTP/0.9: an answer without headers could be taken for anything.
+        # Never HTTP/0.9: an answer without headers could be mistaken for anything.
         self.request_version = self.protocol_version
         self.send_response_only(answer.status, HTTPStatus(answer.status).phrase)
         for name, value in (
@@ -382,7 +385,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._drain()
 
     def _drain(self) -> None:
-        """Read on a little: closing with bytes unread would take the answer away from the client."""
+        """Read a little of what is left: closing with unread bytes may cost the client its answer."""
         self.connection.shutdown(socket.SHUT_WR)
         deadline_s = time.monotonic() + _DRAIN_S
         left = _DRAIN_BYTES
@@ -394,7 +397,7 @@ class _Handler(BaseHTTPRequestHandler):
             left -= received
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
-        """Refuse what the standard library refuses, without its words: they may repeat the request."""
+        """Refuse what the standard library refuses, without its text, which may repeat the request."""
         status = HTTPStatus(code)
         self._send(refuse(code, status.name, f"{status.phrase}."))
 

@@ -1,9 +1,10 @@
-"""The guards of the API for enforcers: who may ask, under which host name, how much, how often, how slowly.
+"""The guards of the enforcement API: tokens, host names, and limits on size, rate and duration of requests.
 
-Rules: on loopback every user of this computer may ask; on any other address only those who have the token, of
-at least 128 bits, compared in constant time. A request must use a host name we know, so a page in somebody's
-browser cannot reach us under a name of its own. A request is small, arrives within one deadline, however
-slowly it is dripped, and the number of requests per second is limited.
+Rules: on loopback a token is optional; without one, every user of this computer may ask. On any other address
+a token of at least 128 bits is required, and it is compared in constant time. A request must use a host name
+that was configured, so a page in somebody's browser cannot reach the API under a name of its own. A request
+must be small and must arrive before one deadline, even if its bytes come one by one. The number of requests
+per second is limited.
 
 >>> HostNames(["localhost"]).know("LOCALHOST:8477"), HostNames(["localhost"]).know("evil.example")
 (True, False)
@@ -37,7 +38,7 @@ _KNOWN_PEERS = 1024
 
 
 def parse_listen(text: str) -> tuple[str, int]:
-    """Return host and port of `127.0.0.1:8477`, `[::1]:8477` or `localhost:0`. Port 0: any free one."""
+    """Return host and port of `127.0.0.1:8477`, `[::1]:8477` or `localhost:0`. Port 0 means any free one."""
     host, colon, port = text.strip().rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     host = "127.0.0.1" if host == "localhost" else host
@@ -58,7 +59,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_token(text: str) -> Secret:
-    """Return a token that cannot be guessed; raise TOKEN_WEAK for any other. No text ever shows it."""
+    """Return the token, or raise TOKEN_WEAK if it could be guessed. No message ever shows it."""
     text = text.strip()
     letters = next((count for letters, count in _ALPHABETS if re.fullmatch(f"(?:{letters})+", text)), 64)
     bits = len(text) * math.log2(letters)
@@ -80,7 +81,7 @@ def check_token(text: str) -> Secret:
 
 
 class TokenCheck:
-    """Compares a request's token with ours, in a time that reveals nothing."""
+    """Compares a request's token with the configured one, in constant time."""
 
     def __init__(self, token: Secret | None) -> None:
         self._digest = hashlib.sha256(token.reveal().encode()).digest() if token is not None else None
@@ -94,7 +95,7 @@ class TokenCheck:
 
 
 class HostNames:
-    """The names by which we may be asked, in any case and with any port."""
+    """The host names that a request may use, in upper or lower case and with any port."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = {f"[{name}]" if ":" in name else name.lower() for name in names}
@@ -105,7 +106,7 @@ class HostNames:
 
 
 class RateLimit:
-    """So many requests a second for each address, and twice as many at once."""
+    """Limits the requests per second of each address; a burst may have twice as many."""
 
     def __init__(self, per_second: float) -> None:
         self._per_second = per_second
@@ -120,12 +121,13 @@ class RateLimit:
             left = min(self._most, left + (now_s - seen_s) * self._per_second)
             self._left[peer] = (left - 1 if left >= 1 else left, now_s)
             if len(self._left) > _KNOWN_PEERS:
-                del self._left[next(iter(self._left))]  # who was silent the longest
+                # The first one has been silent the longest.
+                del self._left[next(iter(self._left))]
             return left >= 1
 
 
 class BoundedReader(io.RawIOBase):
-    """A request as it arrives, bounded: at most so many bytes, and one deadline for all of them."""
+    """Reads a request as it arrives, up to a maximum size and one deadline for all of its bytes."""
 
     def __init__(self, connection: socket.socket, *, most_bytes: int, deadline_s: float) -> None:
         self._connection = connection

@@ -1,4 +1,4 @@
-"""Who is never blocked, as sorted ranges: what the operator allows, trusted proxies, crawlers, and ourselves.
+"""Addresses that are never blocked, as sorted ranges: allowed and local networks, trusted proxies, crawlers.
 
 Rules: multicast and reserved addresses are always in the ranges. Local networks (private, loopback,
 link-local) are in them unless the operator asks to block them: nobody attacks from them over the Internet,
@@ -32,17 +32,17 @@ def _read(*networks: str) -> tuple[Network, ...]:
     return tuple(demand_network("never blocked", each) for each in networks)
 
 
-#: Nobody's address, or everybody's.
+#: Addresses that are reserved or multicast.
 _RESERVED = _read("0.0.0.0/8", "224.0.0.0/3", "::/128", "ff00::/8")
-#: Of this computer and its cable: loopback and link-local.
+#: Addresses of this computer and of its links: loopback and link-local.
 _OWN = _read("127.0.0.0/8", "169.254.0.0/16", "::1/128", "fe80::/10")
 #: Networks that are routed inside an organisation only: RFC 1918, unique-local, the old site-local, and
-#: 100.64.0.0/10. A provider's customers are behind the last one, but a server outside never sees it; who
-#: sees it has pods, an overlay network or a load balancer there.
+#: 100.64.0.0/10. A provider's customers are behind the last one, but a server outside never sees it. A server
+#: that does see it has pods, an overlay network or a load balancer there.
 _PRIVATE = _read("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7", "fec0::/10")
-#: What no list holds, whatever was asked for: to block it shuts a server off from itself.
+#: What no list may hold, whatever the settings: blocking it would cut a server off from itself.
 NEVER_BLOCKED = (*_RESERVED, *_OWN)
-#: What is spared unless somebody asks to block it.
+#: What is spared unless the operator asks to block it.
 LOCAL = (*_OWN, *_PRIVATE)
 _LOCAL = NetworkSet(LOCAL)
 _LOW = (1 << 64) - 1
@@ -50,14 +50,14 @@ _LOW = (1 << 64) - 1
 
 @cache
 def list_crawlers() -> tuple[tuple[str, Network], ...]:
-    """Return search engines and the networks that they say their crawlers come from."""
+    """Return pairs of a crawler and a network that its operator publishes for it."""
     with CRAWLERS.open(encoding="utf-8", newline="") as file:
         rows = csv.DictReader(line for line in file if not line.startswith("#"))
         return tuple((row["crawler"], demand_network(CRAWLERS.name, row["network"])) for row in rows)
 
 
 def is_local(text: str) -> bool:
-    """Return whether this is an address or network of one's own: private, loopback or link-local.
+    """Return whether this is a local address or network: private, loopback or link-local.
 
     >>> [is_local(each) for each in ("10.0.0.5", "fd00::/64", "::1", "192.0.2.7", "a.example")]
     [True, True, True, False, False]
@@ -69,7 +69,7 @@ def is_local(text: str) -> bool:
 def make_ranges(
     allow: Iterable[str], trusted_proxies: Iterable[str], *, crawlers: bool, block_private: bool = False
 ) -> tuple[NDArray[np.uint64], ...]:
-    """Return first and last addresses, high and low words of each, sorted, joined where they touch."""
+    """Return sorted, merged ranges as columns: high and low words of the first and the last addresses."""
     networks = [*_RESERVED, *(() if block_private else LOCAL)]
     networks += [demand_network("allow", each) for each in allow]
     networks += [demand_network("trusted_proxies", each) for each in trusted_proxies]

@@ -1,6 +1,6 @@
 """Kernel parts that look up who may not be blocked: allowed ranges, and clients in their time of grace.
 
-Rule: a client that is a network is spared if any address of it is. A list that knows networks only would
+Rule: a client that is a network is spared if any of its addresses is. A blocklist entry for the network would
 block that address together with the rest.
 """
 # mypy: disable-error-code="no-untyped-def"
@@ -21,10 +21,11 @@ def is_before(high, low, other_high, other_low):
 
 @part
 def choose_action(limits, high, low, time):
-    """Return what is done with a client that a rule wants blocked: BLOCK, ALLOWED or GRACE."""
+    """Return what is done with a client that a rule wants to block: BLOCK, ALLOWED or GRACE."""
     last_high, last_low = end_of_client(high, low)
+    # Search for the number of ranges that begin at or before the end of the client.
     first, last = 0, limits.allow_first_high.size
-    while first < last:  # the number of ranges that begin at or before the end of the client
+    while first < last:
         middle = (first + last) // 2
         if is_before(last_high, last_low, limits.allow_first_high[middle], limits.allow_first_low[middle]):
             last = middle
@@ -42,7 +43,7 @@ def choose_action(limits, high, low, time):
 
 @part
 def order_covers(limits, n, high, low):
-    """Return whether order `n` is about any address of a client."""
+    """Return whether order `n` covers any address of a client."""
     bounds = limits.grace_bounds[n]
     last_high, last_low = end_of_client(high, low)
     return not is_before(last_high, last_low, bounds[0], bounds[1]) and not is_before(

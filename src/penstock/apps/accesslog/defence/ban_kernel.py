@@ -1,9 +1,9 @@
 """Kernel parts that decide about bans: whom to block, for how long, and when an order ends a ban early.
 
 Rule: each ban of a subject is twice as long as the one before, up to a cap; after each quiet day
-(`forget_us`) it is one step shorter (`escalate`). While a client is banned it gets no second ban; a decision
-is made once for each new class of attack, so that operators see what else it does. Lengths and limits are in
-`defence_settings`.
+(`forget_us`) it is one step shorter (`escalate`). A banned client gets no second ban. A decision is still
+made once for each new class of attack, so that operators see what else the client does. Lengths and limits
+are in `defence_settings`.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -20,7 +20,7 @@ _END_OF_TIME = np.int64((1 << 63) - 1)
 
 @part
 def escalate(rows, row, time, limits):
-    """Begin a ban and return its length: twice that of the one before, less a level for each quiet while."""
+    """Begin a ban and return its length: twice the last one, a step less for each `forget_us` of quiet."""
     level = rows[row, s.LEVEL]
     if level > 0:
         level = max(np.int64(0), level - (time - rows[row, s.BAN_UNTIL]) // limits.forget_us)
@@ -37,7 +37,7 @@ def escalate(rows, row, time, limits):
 
 @part
 def lift_ban(rows, row, time, limits):
-    """End a running ban at the moment an order about the client counts from, if that moment has come."""
+    """End a running ban at the time from which an order about the client counts, if that has come."""
     high, low = np.uint64(rows[row, s.HIGH]), np.uint64(rows[row, s.LOW])
     for n in range(limits.grace_times.shape[0]):
         since = limits.grace_times[n, 0]
@@ -51,7 +51,7 @@ def lift_ban(rows, row, time, limits):
 
 @kernel
 def lift_bans(table, limits):
-    """End all bans of earlier batches that orders are about; the fold ends those of its own batch."""
+    """End all bans of earlier batches that an order covers; the fold ends those of its own batch."""
     for row in range(table.heads[s.ROWS_USED]):
         lift_ban(table.rows, row, _END_OF_TIME, limits)
 
@@ -113,7 +113,7 @@ def choose_rule(rows, row, rules, time, limits, tipped, rule):
 
 @inlined
 def names_new_class(rows, row, rules, limits, rule):
-    """Return whether the running ban has no decision of this class yet, and the rule is worth half a ban."""
+    """Return whether a rule has at least half a ban's points and a class that the running ban lacks."""
     return rows[row, s.CLASSES] & rules.class_bit[rule] == 0 and 2 * rules.points[rule] >= limits.blocking
 
 

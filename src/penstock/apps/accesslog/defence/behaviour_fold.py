@@ -1,14 +1,15 @@
 """One lane, one batch: events in, decisions and the lane's new state out.
 
-Rules. Events are folded in the order (effective time, server and client, partition, offset), and only those
-that stand before the watermark; the others wait in the state. The watermark follows from the clocks before
-the batch and the clocks in it, so every lane finds the same one, and all results are a function of the log:
-however it is cut into batches, in whatever order its partitions arrive, wherever it is stopped and resumed.
+Rules. Events are folded in the order (effective time, server and client, partition, offset). Only those
+before the watermark are folded; the others wait in the state. The watermark follows from the clocks before
+the batch and the clocks in it, so every lane computes the same one. All results are a function of the log:
+they do not depend on how it is cut into batches, in which order its partitions arrive, or where it is stopped
+and resumed.
 
 A line that comes when the fold is past its time is moved up and counted as late. If it was moved up far, as
-in a backlog that comes at once, its time says nothing: the points of its attacks count, but rules that count
-lines leave it out. The number of waiting events is limited: beyond it the oldest are folded early, and what
-comes behind them is late.
+in a backlog that comes at once, its time means nothing: the points of its attacks count, but rules that count
+lines ignore it. The number of waiting events is limited. Beyond the limit the oldest are folded early, and
+lines that are older than those are then late.
 
     result = fold_lane(state, events, clocks, settings, OrdersInForce())
     result.decisions, result.state, result.clocks
@@ -53,13 +54,13 @@ from penstock.apps.accesslog.events.log_clocks import NEVER, Clocks, advance
 from penstock.apps.accesslog.events.subjects import CLIENT, KINDS, is_host, name_subject
 
 _OUT_ROWS = 4096
-_AGENT = 2  # what a rule tells apart, as `Program.distinct` has it
+_AGENT = 2  # the code of a rule that counts distinct agents in `RuleProgram.distinct`
 _KERNEL_COLUMNS = ("high", "low", "kind", "group", "time", "late", "path", "agent", "answer")
 
 
 @dataclass(frozen=True, slots=True)
 class FoldResult:
-    """What a batch made of a lane. `clocks` are the same from every lane of a batch."""
+    """The outcome of a batch for one lane. `clocks` are the same for every lane of a batch."""
 
     state: LaneState
     decisions: pa.Table
@@ -76,7 +77,10 @@ def fold_lane(
     *,
     finished: Clocks | None = None,
 ) -> FoldResult:
-    """Fold what may be folded. `finished` replaces the clocks after the batch, at the end of a replay."""
+    """Fold the events that are ready and return the result.
+
+    At the end of a replay, `finished` replaces the clocks after the batch.
+    """
     queue, after, moved = _join(state, events, clocks, settings)
     after = finished or after
     limits = make_limits(settings, orders or OrdersInForce())
@@ -87,7 +91,8 @@ def fold_lane(
     chosen = times < released
     ready = np.flatnonzero(chosen)
     forced = int((times[ready] >= after.watermark_us).sum()) if released > after.watermark_us else 0
-    if not ready.size or ready[-1] == ready.size - 1:  # in the order of their times: no need to copy
+    # If the ready events come first, nothing needs to be copied.
+    if not ready.size or ready[-1] == ready.size - 1:
         state.pending = queue.slice(ready.size)
     else:
         state.pending = queue.filter(pa.array(~chosen))
@@ -125,7 +130,10 @@ def fold_lane(
 def _join(
     state: LaneState, events: Sequence[pa.RecordBatch], clocks: Clocks, settings: DefenceSettings
 ) -> tuple[pa.Table, Clocks, int]:
-    """Return what waited and what came, by partition and offset, with effective times."""
+    """Return the queue, the clocks after the batch, and how many events were moved up.
+
+    The queue has the events that waited and those that came, by partition and offset, with effective times.
+    """
     batches = sorted(
         ((EventsHeader.read(each.schema), each) for each in events),
         key=lambda one: (one[0].partition, one[0].first_offset),
@@ -139,7 +147,7 @@ def _join(
         if batch.num_rows == 0:
             continue
         names.append(read_agents(batch.schema))
-        # What comes behind the fold is folded at once: at the last moment before what may still come.
+        # An event behind the fold gets the last moment that is folded already, so it is folded at once.
         floor = max(before - settings.lateness_us, state.released_us - 1)
         times = batch.column("time").to_numpy()
         if times.min() < floor:
@@ -164,11 +172,12 @@ def _join(
 
 
 def _bound(times: NDArray[np.int64], watermark: int, most: int) -> int:
-    """Return up to where to fold: the watermark, or further if too many events would wait."""
+    """Return the time up to which to fold: the watermark, or later if too many events would wait."""
     waiting = times[times >= watermark]
     if waiting.size <= most:
         return watermark
-    last = waiting.size - most - 1  # the last that must go, and all that stand at its time with it
+    # The last event that must be folded. All others of the same time are folded with it.
+    last = waiting.size - most - 1
     return int(np.partition(waiting, last)[last]) + 1
 
 
@@ -238,11 +247,11 @@ def _bundle(program: RuleProgram) -> s.Rules:
 
 
 def _sort_clients(queue: pa.Table, mine: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the order by time and server; the queue is in the order of partitions and offsets already.
+    """Return the order by time and server; the queue is already in the order of partitions and offsets.
 
     A client's lines of one server are all in one partition, whether the key of the records is the server or
-    the client (of IPv6 its /64, as the shipper cuts it). Lines come nearly in the order of their times, which
-    this sort makes use of.
+    the client (for IPv6 its /64, as the shipper cuts it). Lines arrive nearly in the order of their times,
+    which makes this sort fast.
     """
     servers = _numbers(queue, "server")
     if servers.min() != servers.max():
@@ -336,7 +345,10 @@ class _Found:
     def _gather_evidence(
         self, out: NDArray[np.int64], is_switch: NDArray[np.bool_], lines: list[tuple[int, int]]
     ) -> list[list[ShownLine]]:
-        """Return each subject's new agents, if a rule counted those, else its hits; no deciding lines."""
+        """Return the evidence of each decision, without the line that decided.
+
+        It is the subject's new agents if the rule counts those, else the lines that rules have hit.
+        """
         shown: list[list[ShownLine]] = [[] for _ in range(len(out))]
         words = out.view(np.uint64)
         for which, witnesses in ((True, self._switches), (False, self._hits)):

@@ -1,6 +1,6 @@
 """The arrays that the fold's kernels work on: which column means what, and the bundles they are passed in.
 
-Rule: a place in an array has a name here and nowhere else. Rows are subjects, counters and members are
+Rule: a place in an array has a name here and nowhere else. Rows are subjects. Counters and members are
 entries of pools, linked by index; -1 ends a chain.
 """
 
@@ -13,7 +13,7 @@ HIGH, LOW, KIND, LAST, EXPIRES, REQUESTS = 0, 1, 2, 3, 4, 5
 BAN_FROM, BAN_UNTIL, LEVEL, CHAIN, MEMBERS, QUIET_UNTIL, AGENT, SCORED_AT = 6, 7, 8, 9, 10, 11, 12, 13
 SLOT, CLASSES, VOUCHED = 14, 15, 16
 ROW_WIDTH = 17
-# Columns of `marks`: its score, its score with simulated rules, then the dense levels.
+# Columns of `marks`: a subject's score, its score with simulated rules, then the dense levels.
 SCORE, SHADOW, DENSE = 0, 1, 2
 # Columns of `counters`: a behaviour rule that has counted something of a subject.
 NEXT, BEHAVIOUR, COUNTED_AT, HOT_UNTIL, WINDOW_INDEX = 0, 1, 2, 3, 4
@@ -41,27 +41,27 @@ OUT_WIDTH = 11
 BLOCK, SIMULATE, ALLOWED, GRACE = 0, 1, 2, 3
 ACTIONS = ("block", "simulate", "allowed", "grace")
 
-#: Ways of a bucket of subjects, and of paths.
+#: Places in a bucket of subjects, and in one of paths.
 WAYS, PATH_WAYS = 16, 8
 #: A score does not grow beyond this, so that it fades in a known time.
 MOST_SCORE = 20.0
-#: A filter with more bits than this is begun anew.
+#: A filter with more bits set than this is cleared.
 MOST_BITS = 160
-#: A line that was moved up further than this counts in no counter: its time says nothing.
+#: A line that was moved up further than this counts in no counter: its time means nothing.
 MOST_LATE_US = 60_000_000
-#: Bits of what an event says about the answer: it was there, and it is what pages load by themselves.
+#: Bits of an event's answer: the target exists, and it is a file that pages load automatically.
 FOUND, ASSET = 1, 2
-#: For how many missing paths one client can vouch that they are broken links. Its column counts from one, and
-#: only once it has had a page.
+#: For how many missing paths one client can vouch that they are broken links. Its column is 0 until the
+#: client has loaded a page, and counts from 1 on then.
 MOST_VOUCHED = 8
 #: How long a path is remembered as shared.
 PATH_MEMORY_US = 24 * 3_600_000_000
 
 
 class SubjectTable(NamedTuple):
-    """All subjects of one sort in a lane: a bucket table, and pools for what belongs to them."""
+    """All clients, or all groups, of a lane: a bucket table, and pools for what belongs to them."""
 
-    tags: Any  # uint32, WAYS a bucket
+    tags: Any  # uint32, WAYS per bucket
     slots: Any  # int32: row, or -1
     rows: Any
     marks: Any
@@ -87,7 +87,7 @@ class Events(NamedTuple):
     answer: Any
     hit_starts: Any
     hit_rules: Any
-    noted: Any  # where the fold writes a 1: a client named an agent that it had not named before
+    noted: Any  # the fold writes 1 where a client showed an agent that it had not shown before
 
 
 class Rules(NamedTuple):
@@ -112,7 +112,7 @@ class Rules(NamedTuple):
 
 
 class FoldLimits(NamedTuple):
-    """Settings, and who may not be blocked: sorted ranges, and ranges with a time."""
+    """Settings, and the addresses that may not be blocked: sorted ranges, and ranges with a time."""
 
     score_half_life: float
     ban_us: int

@@ -1,12 +1,12 @@
-"""The fold itself: events in order, one after the other, into counters and scores; `ban_kernel` decides.
+"""The fold itself: adds events, one after the other, to counters and scores; `ban_kernel` decides.
 
-Rules. What a subject is at an event depends on the events before it and on nothing else: levels fade when an
-event touches them, never at the end of a batch; a subject whose memory has run out begins anew at its next
-event, whether its row was swept before or not. A bucket has sixteen places; a seventeenth subject takes the
-place of one that has run out, or of the least suspicious. So batches can be cut anywhere.
+Rules. The state of a subject at an event depends only on the events before it, so batches can be cut
+anywhere. Levels fade when an event touches them, never at the end of a batch. An expired subject starts anew
+at its next event, whether its row was swept before or not. A bucket has sixteen places. A seventeenth subject
+takes the place of an expired one, or else of the least suspicious one.
 
-Why not a dictionary of objects: that is a microsecond an event; this is about 60 ns for an ordinary line.
-`tests/reference/accesslog_fold.py` is the same in plain Python.
+Why not a dictionary of objects: that takes a microsecond per event; this takes about 60 ns for an ordinary
+line. `tests/reference/accesslog_fold.py` is the same fold in plain Python.
 """
 # mypy: disable-error-code="no-untyped-def, assignment"
 
@@ -33,7 +33,7 @@ from penstock.kernels.compilation import inlined, kernel, part
 
 @kernel
 def fold_events(events, first, table, rules, limits, out, out_score):
-    """Fold from `first` on; returns the first event that is not done, where a pool or `out` was too small."""
+    """Fold events from `first` on; return the first that is left because a pool or `out` was too small."""
     behaviours = rules.limit.size
     heads = table.heads
     for i in range(first, events.time.size):
@@ -129,7 +129,7 @@ def fold_client(events, i, table, rules, limits, out, out_score):
 
 @inlined
 def fold_group(events, i, table, rules, limits, out, out_score):
-    """Count an event for the network or fingerprint of a client; decide about the client while it is hot."""
+    """Count an event for a client's network or fingerprint; decide about the client while that is hot."""
     time, kind = events.time[i], events.kind[i]
     if kind == 1:
         high, low = cut_to_net(events.high[i], events.low[i])
@@ -159,7 +159,7 @@ def fold_group(events, i, table, rules, limits, out, out_score):
 
 @part
 def count_group(events, i, table, row, member, rules, b, time, limits, out, out_score):
-    """Count for one rule. In simulation, it leaves all bans alone and decides about each member once."""
+    """Count for one rule. A simulated rule changes no ban and decides about each member once."""
     members, rows = table.members, table.rows
     bit = np.int64(1) << np.int64(b)
     is_enforced = rules.enforced[rules.rule_of[b]] != 0
@@ -187,7 +187,7 @@ def count_group(events, i, table, row, member, rules, b, time, limits, out, out_
 
 @part
 def note_trigger(table, row, rules, b, time, limits, tipped, simulated):
-    """Add the points of a behaviour rule over its limit; with too few to block, it starts counting anew."""
+    """Add the points of a behaviour rule over its limit; one with too few to block starts counting anew."""
     rule = np.int64(rules.rule_of[b])
     if rules.points[rule] < limits.blocking:
         reset_level(table, row, rules, b)
@@ -214,7 +214,7 @@ def reset_level(table, row, rules, b):
 
 @part
 def add_points(table, row, rules, rule, time, limits):
-    """Add a rule's points; return 1 if the score says block, 2 if it would with simulated rules."""
+    """Add a rule's points; return 1 if the score blocks, 2 if it would with simulated rules, else 0."""
     rows, marks = table.rows, table.marks
     passed = time - rows[row, s.SCORED_AT]
     if passed > 0:
@@ -276,7 +276,7 @@ def find_counter(table, row, b, time):
 
 @part
 def count_one(table, row, rules, b, value, time):
-    """Count a value in a subject's counter; whether it is over the limit now, and the counter."""
+    """Count a value in a subject's counter; return whether it is now over the limit, and the counter."""
     entry = find_counter(table, row, b, time)
     counters, levels = table.counters, table.levels
     keep_until(table.rows, row, time + rules.memory[b])
@@ -311,7 +311,7 @@ def count_one(table, row, rules, b, value, time):
 
 @part
 def remember_first_agent(table, row, b, agent, time):
-    """Remember the agent before the first switch: going back to it is no new agent."""
+    """Remember the agent before the first switch, so that going back to it does not count as a new one."""
     entry = find_counter(table, row, b, time)
     if levels_empty(table.levels, entry):
         remember(table.filters, entry, np.uint64(agent))
@@ -319,9 +319,9 @@ def remember_first_agent(table, row, b, agent, time):
 
 @part
 def uncount_agent(table, row, rules, b, agent, time):
-    """Count one agent less, since it loads assets: a browser behind a shared address.
+    """Take an agent that loads assets off the count again: it is a browser behind a shared address.
 
-    False if there is nothing to take back: the agent is new, or nothing was counted.
+    Return False if there is nothing to take back: the agent is new, or nothing was counted.
     """
     entry = table.rows[row, s.CHAIN]
     while entry >= 0 and table.counters[entry, s.BEHAVIOUR] != b:
@@ -362,7 +362,7 @@ def is_remembered(filters, entry, value):
 
 @part
 def remember(filters, entry, value):
-    """Put a value into a filter of 256 bits, two bits a value; False if it was there."""
+    """Put a value into a filter of 256 bits, two bits per value; return False if it was there already."""
     if is_remembered(filters, entry, value):
         return False
     spread = mix(value + np.uint64(0x9E3779B97F4A7C15))

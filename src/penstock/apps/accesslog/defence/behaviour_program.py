@@ -1,10 +1,10 @@
 """The rules as arrays for the kernels: points, limits, half-lives, and which rule counts whose hits.
 
-Rule: the number of a rule is its number in the `RuleSet`; behaviour rules also have an index of their own,
+Rule: the number of a rule is its number in the `RuleSet`. Behaviour rules also have an index of their own,
 `b`, in the order of their numbers. Hits without points that no rule counts never become part of an event.
 
-A behaviour rule that counts every request without looking at a value has its level in the row of the client
-itself (`dense`); all others have an entry only where something was counted.
+A behaviour rule that counts every request of a client, without looking at a value, has its level in the row
+of the client itself (`dense`). All others have an entry only where something was counted.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from penstock.apps.accesslog.detection.rule_set import ANY_REQUEST, CLASSES, DISTINCT, BehaviourRule, RuleSet
 from penstock.apps.accesslog.events.subjects import CLIENT, KINDS, NET, PRINT
 
-#: 404s that many clients share are broken links; rules that count these by path leave such paths out.
+#: 404s that many clients share are broken links. Rules that count these signals by path skip such paths.
 SHARED_SIGNALS = ("signal.not-found", "signal.client-error")
-#: What pages load by themselves: a client that loads it, too, is a browser.
+#: Files that a page loads automatically. A client that loads them, too, is a browser.
 ASSET_SIGNAL = "signal.asset"
-#: Bits of groups that a hit belongs to.
+#: Bits of the groups that count a hit.
 NET_BIT, PRINT_BIT = 1, 2
 #: How long a counter is remembered, in half-lives or windows.
 MEMORY_HALF_LIVES, MEMORY_WINDOWS = 8, 2
@@ -38,10 +38,10 @@ class RuleProgram:
     points: NDArray[np.int32]  # per rule
     enforced: NDArray[np.uint8]  # per rule
     class_bit: NDArray[np.int64]  # per rule
-    is_client_hit: NDArray[np.bool_]  # per rule: an event of a client needs it
+    is_client_hit: NDArray[np.bool_]  # per rule: its hits are kept in a client's event
     groups: NDArray[np.uint8]  # per rule: bits of the groups that count it
     all_groups: int  # bits of the groups that count every line
-    rule_of: NDArray[np.int32]  # per b, as all that follow
+    rule_of: NDArray[np.int32]  # per b, like all that follow
     limit: NDArray[np.float64]
     half_life: NDArray[np.float64]
     window: NDArray[np.int64]
@@ -54,7 +54,7 @@ class RuleProgram:
     count_starts: NDArray[np.int32]  # [kind, rule]: where its list begins in ...
     count_lists: NDArray[np.int32]
     ids: tuple[str, ...]  # id of each b
-    asset: int  # number of the rule that knows assets, or -1
+    asset: int  # number of the rule that recognises assets, or -1
 
     @property
     def dense_count(self) -> int:
@@ -139,7 +139,7 @@ def compile_rules(ruleset: RuleSet) -> RuleProgram:
 
 
 def _list_counted(ruleset: RuleSet, rule: BehaviourRule) -> tuple[int, ...]:
-    """Return the rules that a rule counts; a group counts those it names, and others that are `near`."""
+    """Return the rules that a rule counts. For a group: those it names by id, and others that are `near`."""
     numbers = ruleset.counted(rule)
     if rule.per == KINDS[CLIENT]:
         return numbers

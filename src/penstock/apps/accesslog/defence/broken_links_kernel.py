@@ -1,11 +1,12 @@
-"""The kernel part that tells a broken link from a probe: by who else asked for the same missing path.
+"""The kernel part that distinguishes a broken link from a probe, by who else asked for the same missing path.
 
 Rules. A missing path counts against nobody once two visitors vouch for it, from two networks other than that
-of the client that asks now. A visitor is a client without a fault that has loaded an existing page, and it
-vouches for a few paths only (`MOST_VOUCHED`). A path is forgotten after a day in which nobody asked for it.
+of the client that asks now. A visitor is a client without a fault that has loaded an existing page. It can
+vouch for a few paths only (`MOST_VOUCHED`). A path is forgotten after a day in which no visitor asked for it.
+Once two vouch for it, any client of a third network counts as a visitor here.
 
 What this does not stop: an attacker with well-behaved helpers in two more networks can hide as many paths of
-a scan as such a pair may vouch for; a larger scan takes more pairs. What a content rule hits is never hidden.
+a scan as such a pair may vouch for. A larger scan needs more pairs. What a content rule hits is never hidden.
 """
 # mypy: disable-error-code="no-untyped-def, assignment"
 

@@ -1,13 +1,13 @@
-"""The settings of the defence: how long a ban is, who is never blocked; and decisions as rows.
+"""The settings of the defence, such as the length of bans and who is never blocked, and decisions as rows.
 
-Rules. A first ban is short (`ban_us`) and each one that follows twice as long, up to a cap (`most_ban_us`);
-after each quiet day (`forget_us`) the next one is a step shorter. Allowed ranges, verified crawlers, trusted
-proxies, and local addresses (private, loopback, link-local) are not blocked: what a rule wants to do about
-them is recorded as `allowed`. A client that an operator has unbanned has a time of grace: what happens then
-is recorded as `grace`. What a rule in simulation decides is recorded as `simulate`.
+Rules. The first ban is short (`ban_us`) and each further one is twice as long, up to a cap (`most_ban_us`).
+After each quiet day (`forget_us`) the next one is a step shorter. Allowed ranges, verified crawlers, trusted
+proxies, and local addresses (private, loopback, link-local) are not blocked; a decision about them is
+recorded as `allowed`. A client that an operator has unbanned has a time of grace; a decision in that time is
+recorded as `grace`. A decision of a rule in simulation is recorded as `simulate`.
 
-The id of a decision is made of what it is about and the line that caused it, so the same decision made again
-after a crash is the same row.
+The id of a decision is made of its subject, its rule and the line that caused it, among others. So a decision
+that is made again after a crash is the same row.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ DECISIONS = pa.schema(
 
 @dataclass(frozen=True)
 class DefenceSettings:
-    """All settings of the fold; a value is complete and can be sent to a worker."""
+    """All settings of the fold. An instance is complete and can be sent to a worker."""
 
     ruleset: RuleSet
     stream: str = "accesslog"
@@ -104,9 +104,9 @@ class _Granted(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OrdersInForce:
-    """Networks that the operator has unbanned: (network, from when, until when) in microseconds.
+    """The networks that the operator has unbanned, as (network, from when, until when) in microseconds.
 
-    `spared`: addresses that are allowed beside those of the settings, because of the first lines.
+    `spared` are addresses that are allowed in addition to those of the settings, because of the first lines.
     """
 
     graces: tuple[tuple[str, int, int], ...] = ()

@@ -4,9 +4,9 @@ Rules. A lane remembers the last lines that a rule has hit (with the request), a
 client showed a new agent (with the agent). It keeps a fixed number of them for all its clients together, in
 the order of the fold, so that the evidence is a function of the log, as the decision is. Of all other lines
 only numbers are kept. The line that decided is shown with its agent, and with its request if a rule has hit
-it. Why not all requests: a text in each event doubles what goes through a shuffle.
+it. Why not all requests: a text in each event would double what goes through a shuffle.
 
-Agents travel as hashes in the events, and once for each batch and lane as texts beside them; a lane keeps the
+Agents travel as hashes in the events, and once for each batch and lane as texts beside them. A lane keeps the
 texts that waiting events need.
 """
 
@@ -45,17 +45,17 @@ _Row = tuple[int, int, int, bytes | None]
 
 
 class Witnesses:
-    """Lines of this batch that are kept, behind those of the batches before; each with its subject."""
+    """The lines kept as evidence, each with its subject: those of earlier batches, then those of this one."""
 
     def __init__(self, before: pa.Table, kept: int, places: NDArray[np.int64], rows: pa.Table) -> None:
-        """Take the rows of this batch (`places`: their order in the fold) and those kept `before`."""
+        """Take the rows of this batch, with their `places` in the fold, and those kept `before`."""
         self._places, self._kept, self._before = places, kept, before.num_rows
         self._known = pa.concat_tables([before, rows]).combine_chunks()
         self._keys = tuple(self._known.column(name).to_numpy() for name in ("kind", "high", "low"))
 
     @property
     def kept(self) -> pa.Table:
-        """What the next batch is given as `before`."""
+        """Return the rows to pass to the next batch as `before`."""
         return self._known.slice(max(self._known.num_rows - self._kept, 0))
 
     def find(

@@ -1,8 +1,8 @@
 """The kernel that finds the evidence of decisions.
 
-Rule: it walks back from a decision over at most as many rows as a lane keeps, so a flood of decisions costs
-each of them the same. Why not Arrow for each decision: its calls took an eighth of the workers' time
-in a profile of a million lines.
+Rule: it walks back from a decision over at most as many rows as a lane keeps, so a decision does not cost
+more in a flood of them. Why not Arrow for each decision: its calls took an eighth of the workers' time in a
+profile of a million lines.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -15,7 +15,7 @@ from penstock.kernels.compilation import kernel
 def find_last(kinds, highs, lows, untils, kept, of_kinds, of_highs, of_lows, places, counts):
     """Find the last rows of each subject before `untils`, no further back than `kept` rows.
 
-    They are put at the end of its row of `places`, in order; `counts` says how many they are.
+    They go to the end of the subject's row of `places`, in order. `counts` holds their number.
     """
     most = places.shape[1]
     for n in range(untils.size):

@@ -1,9 +1,9 @@
-"""The state of a lane: its subjects, waiting events and evidence; packed into pieces and unpacked.
+"""The state of a lane: its subjects, waiting events and evidence, and how it is packed and unpacked.
 
-Rules. A lane is packed into pieces of at most 1 MiB, each an Arrow stream that says its version and what is
-in it, so that no row of a database becomes huge and a newer release can read an older one's state. Rules are
-stored by id: a rule that is gone is forgotten, one that moved is found. Subjects whose memory has run out
-are swept before, which changes nothing: they would begin anew at their next event.
+Rules. A lane is packed into pieces of at most 1 MiB, so that no row of a database becomes huge. Each piece is
+an Arrow stream that names its version and its content, so that a release can recognise the state of another
+one. Rules are stored by id: a rule that was removed is forgotten, and one that has moved is found. Expired
+subjects are swept before packing. This changes no result, because they would start anew at their next event.
 
 >>> state = LaneState.begin(DefenceSettings.default(subjects_per_lane=64))
 >>> len(state.pack())
@@ -45,7 +45,7 @@ _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
 def make_table(subjects: int, paths: int, dense: int, rows: int = 64) -> s.SubjectTable:
-    """Return an empty table for this many subjects; its pools grow with what is in them."""
+    """Return an empty table for this many subjects; its pools grow with their content."""
     places = max(-(-subjects // s.WAYS), 1) * s.WAYS
     heads = np.zeros(s.HEADS, np.int64)
     heads[[s.ROWS_FREE, s.COUNTERS_FREE, s.MEMBERS_FREE]] = -1
@@ -86,7 +86,7 @@ def _widen(array: NDArray[Any], rows: int) -> NDArray[Any]:
 
 @dataclass
 class LaneState:
-    """All that a lane knows between two batches."""
+    """Everything that a lane remembers between two batches."""
 
     program: RuleProgram
     clients: s.SubjectTable
@@ -95,8 +95,8 @@ class LaneState:
     evidence: pa.Table  # of clients
     group_evidence: pa.Table
     agent_evidence: pa.Table  # of clients, with agents as texts
-    agents: pa.Table  # the texts of agents of events that wait
-    released_us: int = NEVER  # what stands before this has been folded
+    agents: pa.Table  # the texts of the waiting events' agents
+    released_us: int = NEVER  # all events before this time have been folded
     hosts: dict[tuple[int, int], str] = field(default_factory=dict)
     servers: dict[int, str] = field(default_factory=dict)
 
@@ -215,7 +215,7 @@ def _read_parts(chunks: Iterable[bytes | pa.Buffer]) -> dict[str, pa.Table]:
         if told.get("version") != VERSION:
             raise DecodeError(
                 "LANE_VERSION",
-                f"A piece of stored state has version {told.get('version')!r}, this release reads {VERSION}.",
+                f"A piece of stored state has version {told.get('version')!r}; this release reads {VERSION}.",
                 hint="Run the release that wrote it, or a newer one.",
             )
         pieces.setdefault(told["part"], []).append(rows.replace_schema_metadata(None))
@@ -359,7 +359,7 @@ def _hits_of(queue: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int16]]:
 
 
 def _renumber(pending: pa.Table, names: dict[str, str], settings: DefenceSettings) -> pa.Table:
-    """Return waiting events with the present numbers of their rules, without hits of rules that are gone."""
+    """Return waiting events with the current numbers of their rules, without hits of removed rules."""
     now = {rule.id: rule.number for rule in settings.ruleset.rules}
     change = {int(number): now.get(identity, -1) for number, identity in names.items()}
     if all(number == to for number, to in change.items()):

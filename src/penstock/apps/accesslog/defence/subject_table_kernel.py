@@ -1,8 +1,8 @@
 """Kernel parts that find the row of a subject or a member, assign a new one, and sweep out expired ones.
 
 Rule: which subjects a bucket holds at an event is a function of the events before it. A place is free if its
-subject has run out by then; where none is free the least suspicious goes: one that is not banned before one
-that is, the lower score, then the one seen longest ago.
+subject has expired by then. If none is free, the least suspicious subject is evicted: one that was never
+banned before one that was, then the one with the lower score, then the one seen longest ago.
 """
 # mypy: disable-error-code="no-untyped-def, assignment"
 
@@ -17,7 +17,7 @@ from penstock.kernels.compilation import inlined, kernel, part
 
 @inlined
 def find_row(table, high, low, kind, time, limits):
-    """Return the row of a subject, begun anew if it was missing or had run out."""
+    """Return the row of a subject, started anew if it was missing or had expired."""
     word = mix_subject(high, low, kind)
     buckets = np.uint64(table.slots.size // s.WAYS)
     begin = np.int64((word & np.uint64(0xFFFFFFFF)) % buckets) * s.WAYS
@@ -121,7 +121,7 @@ def begin_row(table, row, high, low, kind, time, place):
 
 @part
 def clear_row(table, row):
-    """Give back what belongs to a subject."""
+    """Give the counters and members of a subject back to their pools."""
     heads = table.heads
     entry = table.rows[row, s.CHAIN]
     while entry >= 0:
@@ -141,7 +141,7 @@ def clear_row(table, row):
 
 @part
 def find_member(table, row, high, low):
-    """Return a client's entry in a group; a new one, or in a full group that of the one seen longest ago."""
+    """Return a client's entry in a group, or a new one; a full group reuses the one seen longest ago."""
     members, rows, heads = table.members, table.rows, table.heads
     signed_high, signed_low = np.int64(high), np.int64(low)
     entry, count, oldest = rows[row, s.MEMBERS], 0, np.int64(-1)
@@ -177,7 +177,7 @@ def find_member(table, row, high, low):
 
 @kernel
 def sweep(table, before):
-    """Take out all subjects whose memory has run out before this time; how many."""
+    """Remove all subjects that expired before this time and return how many."""
     swept = 0
     for place in range(table.slots.size):
         row = np.int64(table.slots[place])
@@ -195,7 +195,7 @@ def sweep(table, before):
 
 @kernel
 def place_rows(table, count):
-    """Put rows that were read from storage into their buckets; False if a bucket has no place left."""
+    """Put rows that were read from storage into their buckets; return False if a bucket is full."""
     buckets = np.uint64(table.slots.size // s.WAYS)
     for row in range(count):
         high, low = np.uint64(table.rows[row, s.HIGH]), np.uint64(table.rows[row, s.LOW])
@@ -216,7 +216,7 @@ def place_rows(table, count):
 
 @kernel
 def list_chains(table, row_numbers, counter_order, counter_owner, member_order, member_owner):
-    """List the entries of these rows' chains in order, with their owners: places in `row_numbers`."""
+    """List these rows' chains in order, with the owners as places in `row_numbers`; return both counts."""
     counters, members = 0, 0
     for n in range(row_numbers.size):
         entry = table.rows[row_numbers[n], s.CHAIN]

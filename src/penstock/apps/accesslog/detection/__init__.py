@@ -1,1 +1,1 @@
-"""Which rules a log line hits: rules as data, texts decoded, one automaton over all of them."""
+"""Finds the rules that a log line hits: rules are data, texts are decoded, one automaton checks them all."""

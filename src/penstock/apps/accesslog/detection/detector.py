@@ -1,7 +1,7 @@
 """From parsed lines to findings: which rules each line hits, and the hashes that the fold counts by.
 
 Rule: a finding is a function of its line and the rules alone, so any split of a log into batches gives the
-same.
+same findings.
 
     detector = Detector(default_rules())
     findings = detector.detect(parser.parse(values))
@@ -48,7 +48,7 @@ from penstock.apps.accesslog.texts.text_grouping_kernel import NO_TEXT
 if TYPE_CHECKING:
     from penstock.apps.accesslog.parsing.line_parser import Lines
 
-#: The fields whose texts the rules look at, in the order of the kinds; behind them, requests that are none.
+#: The fields whose texts the rules look at, in the order of the kinds. Malformed requests come after them.
 _KINDS = ("target", "agent", "referrer", "method", "protocol")
 _STATUSES = 1000
 _TRUE = Condition()
@@ -62,7 +62,7 @@ class Findings:
     hit_rules: NDArray[np.int16]
     path_hash: NDArray[np.uint64]  # of the decoded path without the query
     agent_hash: NDArray[np.uint64]
-    print_hash: NDArray[np.uint64]  # agent (without one in the log: client), method and the shape of the path
+    print_hash: NDArray[np.uint64]  # agent (and client, if no agents are logged), method, shape of the path
 
 
 class Detector:
@@ -77,10 +77,10 @@ class Detector:
         return (make_detector, (RuleSet(tuple(_strip(rule) for rule in self._ruleset.rules)),))
 
     def detect(self, lines: Lines, grouped: GroupedFields | None = None) -> Findings:
-        """Return what the rules find in these lines. `grouped`: their texts, if they are numbered already."""
+        """Return what the rules find in these lines. `grouped` has their texts, if numbered already."""
         grouped = group_lines(lines) if grouped is None else check_grouped(lines, grouped)
         target = grouped["target"]
-        odd = group(lines, "target", only=lines.lengths["method"] < 0)  # all of a request that is none
+        odd = group(lines, "target", only=lines.lengths["method"] < 0)  # all of a malformed request
         kinds = (*(grouped[name] for name in _KINDS), odd)
         texts = Texts(
             lines.data,
@@ -106,7 +106,7 @@ class Detector:
     def _settle(
         self, lines: Lines, kinds: tuple[Grouped, ...], decoded: DecodedTexts
     ) -> tuple[NDArray[np.int32], NDArray[np.int16]]:
-        """Bring the hits of texts to lines."""
+        """Return the hits of lines, from the hits of their texts."""
         texts, rules = self._matcher.match(decoded)
         order = np.argsort(texts, kind="stable")
         hit_at = np.searchsorted(texts[order], np.arange(decoded.kinds.size + 1)).astype(np.int32)
@@ -149,7 +149,7 @@ class _Conditions:
         methods = sorted({name for each in distinct for name in (*each.method, *each.not_method)})
         self._methods = pa.array([name.lower().encode() for name in methods], pa.large_binary())
         status_allowed = np.ones((len(distinct), _STATUSES), np.uint8)
-        method_allowed = np.ones((len(distinct), len(methods) + 1), np.uint8)  # the last: any other
+        method_allowed = np.ones((len(distinct), len(methods) + 1), np.uint8)  # the last column: any other
         for number, condition in enumerate(distinct):
             if condition.status:
                 status_allowed[number] = 0
@@ -181,7 +181,7 @@ class _Conditions:
         )
 
     def number_methods(self, decoded: DecodedTexts, methods: Grouped) -> NDArray[np.int32]:
-        """Return per line the number of its method, or that of any other."""
+        """Return the number of each line's method; all methods that no condition names have one number."""
         other = len(self._methods)
         mine = np.flatnonzero(decoded.kinds == d.METHOD)
         begins, ends = decoded.places[mine, d.WHOLE_AT], decoded.places[mine, d.WHOLE_END]
@@ -210,9 +210,11 @@ def make_detector(ruleset: RuleSet) -> Detector:
 def _list_plain(
     rules: NDArray[np.int32], status_allowed: NDArray[np.uint8], asks_odd: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Return where a status begins in the lists of rules without a text that a line can meet, and the lists:
-    one for lines in which no field is empty and no trait seen, one for the others, each in the order of the
-    status."""
+    """Return where each status begins in two lists of rules without a text, and the lists.
+
+    A list has, in the order of the status, the rules that a line can meet. The first list is for lines in
+    which no field is empty and no trait was seen, the second for all others.
+    """
     at = np.zeros((2, _STATUSES + 1), np.int32)
     listed = np.zeros((2, _STATUSES * len(rules)), np.int32)
     for odd in (0, 1):
@@ -245,7 +247,7 @@ def _find_empty(lines: Lines) -> NDArray[np.int32]:
 
 
 def _separate_agentless(lines: Lines, clients: Grouped, prints: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return fingerprints of each client alone where the log has no agents: all would look alike."""
+    """Return the fingerprints, mixed with the client where the log has no agents: all would look alike."""
     lacking = lines.lengths["agent"] == NO_FIELD
     if not lacking.any():
         return prints

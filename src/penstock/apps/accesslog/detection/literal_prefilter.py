@@ -1,9 +1,9 @@
-"""Literals that every match of an expression contains: what the automaton looks for before RE2 is asked.
+"""Literals that every match of an expression contains: the automaton looks for them before RE2 runs.
 
-Rule: nothing is lost in a decoded text, whose blanks are single: one space or one line break. A set is given
-only when no text without one of its members can match; otherwise there is none, and the rule must name its
-literals itself. Why not leave it to the author of a rule: a list beside the expression is a second truth, and
-every alternative that the list forgets is dead without a sign.
+Rule: no match is lost in a decoded text, where a run of blanks is one space or one line break. A set is
+returned only if no text without one of its members can match. Otherwise there is none, and the rule must name
+its literals itself. Why not leave it to the author of a rule: a list beside the expression is a second source
+of truth, and an alternative that the list forgets silently never matches.
 
 >>> sorted(find_literals(r"(?:drop|truncate)[a-z ]+table"))
 ['table']
@@ -28,7 +28,7 @@ _EMPTY: Literals = frozenset({""})
 _BLANKS: Literals = frozenset({" ", "\n"})
 _DIGITS: Literals = frozenset("0123456789")
 _MOST_EXACT, _MOST_SIGNS, _LONGEST = 400, 10, 24
-#: Signs that ordinary targets are full of; one of them alone means nothing.
+#: Characters that ordinary targets are full of. One of them alone means nothing.
 _ORDINARY = frozenset("abcdefghijklmnopqrstuvwxyz0123456789/=&.-_ %?+,:")
 _ENOUGH, _LEAST = 5, 2
 
@@ -38,7 +38,7 @@ def find_literals(regex: str) -> Literals | None:
     try:
         parsed = _tree.parse(regex)
     except (re.error, OverflowError):
-        return None  # an expression of RE2 alone
+        return None  # an expression that only RE2 understands
     exact, required = _analyse(parsed)
     best = _choose([exact, required])
     if best is None or _weigh(best) < _LEAST:
@@ -47,7 +47,7 @@ def find_literals(regex: str) -> Literals | None:
 
 
 def _weigh(literals: Literals | None) -> int:
-    """Return how telling the least telling of them is: rare signs count double."""
+    """Return how distinctive the least distinctive of them is; rare characters count double."""
     if not literals:
         return 0
     return min(min(sum(1 if sign in _ORDINARY else 2 for sign in each), _ENOUGH) for each in literals)
@@ -61,7 +61,7 @@ def _choose(candidates: Iterable[Literals | None]) -> Literals | None:
 def _analyse(sequence: Any, before: Literals = _EMPTY) -> tuple[Literals | None, Literals | None]:
     """Return (all texts it can match, if they are few; a set of which each match contains one).
 
-    `before` is what comes in front of it: with it, alternatives tell more.
+    `before` is what comes in front of it. Together with it, alternatives are more distinctive.
     """
     parts: list[Literals | None] = []  # candidates so far
     running = before
@@ -119,11 +119,11 @@ def _analyse_node(kind: Any, argument: Any) -> tuple[Literals | None, Literals |
         if least == most == 1:
             return exact, required
         return None, _choose([exact, required])
-    return None, None  # any sign, a class that is too large, a reference
+    return None, None  # any character, a class that is too large, a reference
 
 
 def _list_signs(members: Any) -> Literals | None:
-    """Return the signs of a class if they are few."""
+    """Return the characters of a class if they are few."""
     c = _constants
     signs: set[str] = set()
     for kind, argument in members:

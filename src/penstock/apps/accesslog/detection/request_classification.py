@@ -39,7 +39,7 @@ class Judgement:
 
 
 def classify(targets: Sequence[str], ruleset: RuleSet, *, least: int = ATTACK_POINTS) -> list[Judgement]:
-    """Judge each target on its own."""
+    """Return a judgement of each target on its own."""
     lines = make_target_lines(
         pa.array([target.encode(errors="surrogateescape") for target in targets], pa.binary())
     )
@@ -52,10 +52,10 @@ def classify(targets: Sequence[str], ruleset: RuleSet, *, least: int = ATTACK_PO
 
 
 def _judge(rules: Sequence[DetectionRule], least: int) -> Judgement:
-    """Return what these rules, which have hit a request, say about it.
+    """Return the judgement of a request that these rules have hit.
 
-    The class is that of the rule with which there are enough points to block, as in a decision of the
-    pipeline; of a request that would not be blocked, that of the rule which made it an attack.
+    The class is that of the rule which brings enough points to block, as in a decision of the pipeline. If
+    the request would not be blocked, it is that of the rule which made it an attack.
     """
     score, suspected, blocked = 0, "", ""
     for rule in rules:

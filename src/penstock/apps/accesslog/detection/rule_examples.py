@@ -1,7 +1,7 @@
-"""Requests into lines as a web server would have logged them: for the examples of rules and for payloads.
+"""Turns requests into lines as a web server would have logged them: examples of rules, and payloads.
 
-Rule: an example takes the way of real traffic. It is escaped and written as Apache does, parsed, decoded and
-matched; so what `hits` and `misses` promise is true of a log, not of a shortcut.
+Rule: an example takes the same path as real traffic. It is escaped and written as Apache does it, then
+parsed, decoded and matched. So `hits` and `misses` are true of a real log, and not only of a shortcut.
 
 >>> escape_like_apache('a"b\\n')
 'a\\\\"b\\\\n'
@@ -24,7 +24,7 @@ _SPECIAL = re.compile(r'[\x00-\x1f\x7f-\U0010ffff\\"]')
 
 
 def escape_like_apache(text: str) -> str:
-    """Return bytes as Apache logs them: quotes, backslashes, control bytes and non-ASCII escaped."""
+    """Return a text as Apache logs it: quotes, backslashes, control bytes and non-ASCII escaped."""
     return _SPECIAL.sub(_escape, text)
 
 
@@ -68,7 +68,7 @@ def find_broken_examples(ruleset: RuleSet) -> list[str]:
 
 
 def make_target_lines(targets: pa.Array) -> Lines:
-    """Return each text as the target of a GET request of which nothing else is known."""
+    """Return each text as the target of a GET request about which nothing else is known."""
     escaped = pa.compute.replace_substring(targets.cast(pa.large_binary()), "\\", "\\\\")
     escaped = pa.compute.fill_null(escaped, b"")
     joined = b"".join(escaped.to_pylist())

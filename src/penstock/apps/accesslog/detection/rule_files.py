@@ -1,9 +1,9 @@
-"""One file of rules: YAML text into checked rules, and what is wrong with it in words an operator can use.
+"""Reads a file of rules: turns YAML into checked rules, or says what is wrong in words an operator can use.
 
-Rule: nothing is guessed. An unknown key, a literal in capitals (texts are matched in lower case), an
-expression that RE2 does not take, one in which no literal can be found (it would run over every line), a
-number that would make the rule hit everybody or nobody, or a rule without examples is refused by file and
-rule, with the next step.
+Rule: nothing is guessed. These are refused: an unknown key, a literal in capitals (texts are matched in lower
+case), an expression that RE2 does not accept, one in which no literal can be found (it would run over every
+line), a number that would make the rule hit every client or none, and a rule without examples. The error
+names the file, the rule and the next step.
 
 >>> from penstock.core.errors import OptionError
 >>> try:
@@ -31,7 +31,7 @@ from penstock.core.errors import OptionError
 _ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*(\.[a-z0-9]+(-[a-z0-9]+)*)+")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
 _UNITS_US = {"ms": 1_000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
-#: Capitals that are classes of RE2, not letters.
+#: Syntax of RE2 that may hold capitals, or, as the only group, a capital that would have to match.
 _CAPITAL = re.compile(r"\\[A-Zpx].?|\[\[:\^?[a-z]+:\]|\(\?[a-zA-Z-]+[:)]|\(\?P<\w+>|([A-Z])")
 _LONGEST_LITERAL, _MOST_WORDS, _MOST_POINTS = 64, 15, 100
 _SHORTEST_US, _LONGEST_US = _UNITS_US["ms"], 366 * _UNITS_US["d"]
@@ -60,24 +60,24 @@ def read_rules(name: str, text: str) -> list[r.DetectionRule]:
         return []
     if not isinstance(listed, list):
         raise _refuse(
-            name, f"a file of rules is a list, this is a {_kind(listed)}", "Begin each rule with `- id:`"
+            name, f"a file of rules is a list, but this is a {_kind(listed)}", "Begin each rule with `- id:`"
         )
     return [_RuleText(name, place, given).read() for place, given in enumerate(listed, 1)]
 
 
 def parse_duration(text: str) -> int:
-    """Return `30s`, `1.5m` or `24h` in microseconds; 0 if it is no duration."""
+    """Return `30s`, `1.5m` or `24h` in microseconds; 0 if it is not a duration."""
     found = _DURATION.fullmatch(text.strip())
     return round(float(found[1]) * _UNITS_US[found[2]]) if found else 0
 
 
 class _RuleText:
-    """One entry of a file while it is read; knows how to complain about it."""
+    """One entry of a file while it is read. Its errors name the file and the rule."""
 
     def __init__(self, name: str, place: int, given: object) -> None:
         if not isinstance(given, dict):
             raise _refuse(
-                f"{name}, entry {place}", f"a rule has keys, this is a {_kind(given)}", "Write `id: ...`"
+                f"{name}, entry {place}", f"a rule has keys, but this is a {_kind(given)}", "Write `id: ...`"
             )
         identity = given.get("id")
         if not isinstance(identity, str) or not _ID.fullmatch(identity):
@@ -150,7 +150,7 @@ class _RuleText:
         half_life, window = self._duration("half_life"), self._duration("window")
         if bool(half_life) == bool(window):
             raise self._refuse(
-                "it needs `half_life` or `window`, one of them", "Give one, like `half_life: 30s`"
+                "it needs either `half_life` or `window`", "Give one of them, like `half_life: 30s`"
             )
         return r.BehaviourRule(
             self._id,
@@ -207,11 +207,11 @@ class _RuleText:
     def _points(self, default: int, *, least: int = 0) -> int:
         if "block" in self._given:
             if "points" in self._given:
-                raise self._refuse("`block` and `points` are both there", "Keep one of them")
+                raise self._refuse("`block` and `points` are both given", "Keep one of them")
             blocks = self._flag("block")
             if not blocks and least:
                 raise self._refuse(
-                    "`block` is False", "Leave it out, or give `points`: nobody counts its hits"
+                    "`block` is False", "Leave it out, or give `points`: nothing counts its hits"
                 )
             return r.BLOCKING_POINTS if blocks else 0
         return self._whole("points", least, _MOST_POINTS, self._given.get("points", default))
@@ -237,7 +237,7 @@ class _RuleText:
             raise self._refuse(f"`{key}` is {value!r}", "Write a list of texts")
         for each in value:
             if not isinstance(each, str) or not each:
-                raise self._refuse(f"`{key}` has {each!r}, which is no text", "Put it into single quotes")
+                raise self._refuse(f"`{key}` has {each!r}, which is not text", "Put it into single quotes")
         for each in value:
             if known and each not in known:
                 raise self._refuse(f"`{key}` has {each!r}", f"Use: {', '.join(known)}")
@@ -248,11 +248,11 @@ class _RuleText:
         for text in texts:
             if text != text.lower() or not text.isascii():
                 raise self._refuse(
-                    f"`{key}` has {text!r}", "Texts are matched in lower-case ASCII: write the literal so"
+                    f"`{key}` has {text!r}", "Texts are matched in lower-case ASCII: write it that way"
                 )
             if len(text) > _LONGEST_LITERAL:
                 raise self._refuse(
-                    f"`{key}` has a literal of {len(text)} bytes", f"At most {_LONGEST_LITERAL}; cut it"
+                    f"`{key}` has a literal of {len(text)} bytes", f"Cut it to at most {_LONGEST_LITERAL}"
                 )
         return texts
 
@@ -274,18 +274,18 @@ class _RuleText:
             pc.match_substring_regex(pa.array([b""], pa.binary()), value)
         except pa.ArrowInvalid as error:
             raise self._refuse(
-                f"`{key}` is no expression of RE2 ({error})", "RE2 has no look-around"
+                f"`{key}` is not a valid RE2 expression ({error})", "RE2 has no look-around"
             ) from error
         return value
 
     def _derive(self, regex: str, needed: bool) -> tuple[str, ...]:
-        """Return the literals that the automaton finds candidates by, for a rule that names none."""
+        """Return the literals by which the automaton finds candidates, for a rule that names none."""
         literals = find_literals(regex)
         if literals is None:
             if not needed:
                 return ()
             raise self._refuse(
-                "the expression has no part that tells, and would run over every line",
+                "the expression has no distinctive part and would run over every line",
                 "Give `words` (all must occur), `any`, `begins`, `ends` or `equals` as well",
             )
         return tuple(sorted(literals))

@@ -1,10 +1,11 @@
-"""Which rules hit which decoded texts: one automaton over all literals, then RE2 over the few candidates.
+"""Matches rules against decoded texts: one automaton over all literals, then RE2 over the few candidates.
 
-Rule: an expression runs only over texts in which the rule's literals were found, all at once in Arrow; texts
-are bytes, so no encoding can be wrong. Both halves are linear in the text whatever an attacker sends.
+Rule: an expression runs only over texts in which the rule's literals were found, over all of them in one call
+of Arrow. Texts are bytes, so no encoding can be wrong. Both steps are linear in the text, whatever an
+attacker sends.
 
-Why not one expression per rule over every line: 500 rules of 50 ns each are 25 microseconds a line, where the
-automaton takes one step per byte for all rules together.
+Why not one expression per rule over every line: 500 rules of 50 ns each take 25 microseconds per line, while
+the automaton takes one step per byte for all rules together.
 
 >>> from penstock.apps.accesslog.detection.rule_set import default_rules
 >>> matcher = Matcher(default_rules().content)
@@ -27,7 +28,7 @@ from penstock.apps.accesslog.detection import text_decoding_kernel as d
 from penstock.apps.accesslog.detection.rule_set import ContentRule
 from penstock.apps.accesslog.detection.text_decoding import DecodedTexts
 
-#: Field of a rule to the kind of text and its region.
+#: Maps the field of a rule to the kind of text and its region.
 _PLACES = {
     "path": (d.TARGET, k.PATH),
     "query": (d.TARGET, k.QUERY),
@@ -39,14 +40,14 @@ _PLACES = {
     "protocol": (d.PROTOCOL, k.WHOLE),
     "request": (d.REQUEST, k.WHOLE),
 }
-#: Region to the columns of `places` that bound it.
+#: Maps a region to the columns of `places` that bound it.
 _BOUNDS = {
     k.PATH: (d.WHOLE_AT, d.PATH_END),
     k.QUERY: (d.QUERY_AT, d.WHOLE_END),
     k.WHOLE: (d.WHOLE_AT, d.WHOLE_END),
     k.BARE: (d.BARE_AT, d.BARE_END),
 }
-#: `.` is any byte, line breaks too: what an attacker sends has no lines.
+#: `.` matches any byte, also a line break: what an attacker sends has no lines.
 _FLAGS = "(?s)"
 _FIRST_ROOM = 4096
 
@@ -91,7 +92,7 @@ def build_automaton(literals: Sequence[bytes]) -> k.Automaton:
     outputs = np.array([number for each in listed for number in each], np.int32)
     table = renamed[steps[order]].reshape(-1)
     if order.size <= np.iinfo(np.uint16).max:
-        table = table.astype(np.uint16)  # half the memory to look into
+        table = table.astype(np.uint16)  # halves the memory that is read
     return k.Automaton(classes, table, width, int((~ending).sum()), output_at, outputs)
 
 
@@ -151,7 +152,7 @@ class Matcher:
         return texts[kept], rules[kept]
 
     def find_candidates(self, decoded: DecodedTexts) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """Pairs of a text and a probe whose literals are all in it."""
+        """Return pairs of a text and a probe whose literals are all in that text."""
         probes = self._probes.complete.size
         bits = np.zeros(probes, np.int32)
         stamps = np.full(probes, -1, np.int32)

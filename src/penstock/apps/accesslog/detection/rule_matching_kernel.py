@@ -1,10 +1,10 @@
-"""The kernels of matching: literals of all rules found in one pass, hits brought to lines.
+"""The kernels of matching: they find the literals of all rules in one pass and assign hits to lines.
 
-Rules: one step per byte, whatever the rules are: the literals are one automaton with a full table, so nothing
-is read twice; outputs that do not fit are taken up again behind the last text that did. No byte and no
-position is trusted: a text that is not inside of its buffer is no text.
+Rules: a byte takes one step, however many rules there are. All literals are in one automaton with a full
+table, so nothing is read twice. If the outputs do not fit, the next call continues behind the last text that
+did. No byte and no position is trusted: a text that is not inside its buffer is skipped.
 
-A probe is one rule looking at one field. Its literals are bits: bit 0 is "one of the alternatives", the
+A probe is one rule that looks at one field. Its literals are bits: bit 0 is "one of the alternatives", the
 others are the words that must all occur. A probe whose bits are complete is a candidate.
 """
 # mypy: disable-error-code="no-untyped-def"
@@ -21,7 +21,7 @@ from penstock.kernels.compilation import copy_bytes, inlined, kernel, part
 
 # Regions of a decoded text that a probe can look at.
 PATH, QUERY, WHOLE, BARE = range(4)
-# Columns of `links`: literal to probe.
+# Columns of `links`, which lead from a literal to a probe.
 LINK_PROBE, LINK_BIT, LINK_REGION, LINK_KIND, LINK_BEGINS, LINK_ENDS, LINK_SIZE = range(7)
 LINK_WIDTH = 7
 _PRIME = np.uint64(0x9E3779B97F4A7C15)
@@ -29,18 +29,18 @@ _SECOND = np.uint64(0xD6E8FEB86659FD93)
 
 
 class Automaton(NamedTuple):
-    """Aho and Corasick's, with a full table: state and class of a byte to the next state."""
+    """An Aho-Corasick automaton with a full table: state and class of a byte give the next state."""
 
-    classes: Any  # byte to class; bytes of no literal share class 0
+    classes: Any  # byte to class; bytes that are in no literal share class 0
     steps: Any  # a state is a row, `width` wide
     width: int
-    with_output: int  # states from here on end literals
+    with_output: int  # states from this one on end literals
     output_at: Any
     outputs: Any
 
 
 class Probes(NamedTuple):
-    """What literals mean: `links[link_at[literal]:]` for each, and the bits that each probe must have."""
+    """What literals mean: the links of each, from `link_at[literal]` on, and the bits that a probe needs."""
 
     link_at: Any
     links: Any
@@ -48,8 +48,11 @@ class Probes(NamedTuple):
 
 
 class ConditionTables(NamedTuple):
-    """The conditions of the rules; `plain_at` says which of `plain_rules` a line can meet, by its status and
-    by whether it is odd at all (a field empty, a trait seen): most lines meet none."""
+    """The conditions of the rules.
+
+    `plain_at` says which of `plain_rules` a line can meet, by its status and by whether it is odd at all (a
+    field is empty, or a trait was seen). Most lines meet none.
+    """
 
     condition_of: Any
     status_allowed: Any
@@ -64,7 +67,7 @@ class ConditionTables(NamedTuple):
 
 
 class LineFacts(NamedTuple):
-    """What conditions ask of lines."""
+    """The facts about lines that conditions check."""
 
     status: Any
     methods: Any
@@ -119,9 +122,9 @@ def hash_shape(out, at, end):
 def find_candidates(
     out, places, kinds, first, automaton, probes, bits, stamps, touched, found_texts, found_probes, state
 ):  # fmt: skip
-    """Candidates of the texts from `first` on; the first text whose candidates did not fit.
+    """Find candidates in the texts from `first` on; return the first text whose candidates did not fit.
 
-    `state[0]` is how many candidates there are. `bits` and `stamps` have one entry per probe, stamps all -1.
+    `state[0]` counts the candidates. `bits` and `stamps` have one entry per probe; all stamps begin as -1.
     """
     classes, steps, width, with_output, output_at, outputs = automaton
     link_at, links, complete = probes
@@ -186,7 +189,7 @@ def find_candidates(
 
 @kernel
 def gather_texts(out, begins, ends, target, offsets):
-    """Copy regions one behind the other; `offsets` is Arrow's. The caller has made `target` large enough."""
+    """Copy regions one after the other into `target`, which must be large enough. `offsets` is Arrow's."""
     at = np.int64(0)
     for i in range(begins.size):
         size = ends[i] - begins[i]
@@ -202,11 +205,11 @@ def gather_texts(out, begins, ends, target, offsets):
 def settle_lines(
     first, texts, known, hit_at, hit_rules, conditions, lines, stamps, found_rows, found_rules, state
 ):  # fmt: skip
-    """Hits of texts and rules without literals become hits of lines, sorted; the first line that did not fit.
+    """Turn hits of texts, and rules without literals, into sorted hits of lines; return the first line left.
 
-    `texts[kind][row]` is the number of a text among those of its kind or -1, `known[kind]` how many texts
-    stand before those of the kind. `stamps` has one entry per rule, all -1. Room for all rules is asked for
-    before a line is begun, so it is never half done.
+    `texts[kind][row]` is the number of a text among those of its kind, or -1. `known[kind]` is the number of
+    texts before those of the kind. `stamps` has one entry per rule, and all begin as -1. A line is begun only
+    if there is room for all rules, so it is never half done.
     """
     count = state[0]
     for row in range(first, lines.status.size):

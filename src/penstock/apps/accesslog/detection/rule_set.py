@@ -1,13 +1,13 @@
 """The rules of the defence as data: YAML files in, a checked and numbered `RuleSet` out.
 
-Rule: what loads can be run. Each field is checked here, and an error names the file, the rule and what to do;
-no other module looks at raw YAML. A rule's place in the set is its number in all arrays, and `digest` changes
-with anything that could change a decision, so stored state tells which rules made it.
+Rule: a set that loads can be run. `rule_files` checks each field, and an error names the file, the rule and
+what to do. No other module looks at raw YAML. A rule's place in the set is its number in all arrays, and
+`digest` changes with anything that could change a decision, so stored state shows which rules made it.
 
-A content rule looks at one line (`look`, `words`, `regex` ...); a behaviour rule counts the hits of others
+A content rule looks at one line (`look`, `words`, `regex` ...). A behaviour rule counts the hits of others
 over time (`count`, `limit`, `half_life` ...). Points add up per client and fade; a client with 10 is blocked.
-Zero points make a signal: only counted. Why not Python for the rules: an operator must be able to read, add
-and switch off one without a release, with its examples (`hits`, `misses`), which the tests run.
+A rule with zero points is a signal, which is only counted. Why not Python for the rules: an operator must be
+able to read, add and switch off a rule without a release. The tests run a rule's examples (`hits`, `misses`).
 
 >>> default_rules().find("secret.env").points
 10
@@ -27,11 +27,11 @@ from penstock.core.errors import OptionError
 
 #: A client that has this many points is blocked.
 BLOCKING_POINTS = 10
-#: A single request with this many is called an attack by `classify`.
+#: `classify` calls a single request with this many points an attack.
 ATTACK_POINTS = 5
-#: More rules that count than this are refused: each has a bit in a word of the fold.
+#: More behaviour rules than this are refused: each has a bit in a word of the fold.
 MOST_BEHAVIOUR_RULES = 63
-#: In `count`: every line, and every line that a rule with points has hit.
+#: In `count`, these stand for every line, and for every hit of a rule with points.
 ANY_REQUEST, ANY_HIT = "any-request", "any-hit"
 FOLDER = Path(__file__).parents[1] / "rules"
 
@@ -62,9 +62,9 @@ CLASSES = (
 )
 #: What a content rule can look at; all but `request` are decoded and in lower case.
 FIELDS = ("path", "query", "target", "bare", "agent", "referrer", "method", "protocol", "request")
-#: What the decoder can notice about a target on its way.
+#: What the decoder can notice about a target.
 TRAITS = ("bad_escape", "comment", "control", "double", "entity", "nul", "overlong", "unicode_escape")
-#: What `when: {empty: [...]}` can ask for.
+#: The fields that `when: {empty: [...]}` can name.
 EMPTY_FIELDS = ("agent", "referrer", "user", "vhost", "method", "protocol", "target")
 MODES = ("enforce", "simulate")
 DISTINCT = ("none", "path", "agent", "client")
@@ -73,14 +73,14 @@ SUBJECTS = ("client", "net", "print")
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What else must be true of a line, read from its columns; empty is true of every line."""
+    """What else must be true of a line, read from its columns. An empty condition is true of every line."""
 
     status: tuple[tuple[int, int], ...] = ()  # half-open ranges; [404, unknown] is ((404, 405), (0, 1))
     not_status: tuple[tuple[int, int], ...] = ()
     method: tuple[str, ...] = ()
     not_method: tuple[str, ...] = ()
     longer: int = 0  # the target as logged has more bytes than this
-    empty: tuple[str, ...] = ()  # these fields are not there, `-` or without a byte
+    empty: tuple[str, ...] = ()  # these fields of the line are missing, `-` or empty
     seen: tuple[str, ...] = ()  # one of these was met while the target was decoded
 
 
@@ -92,12 +92,12 @@ class Example:
     status: int = 200
     agent: str = "Mozilla/5.0"
     referrer: str = ""
-    pad: int = 0  # so many letters are added to the request
+    pad: int = 0  # how many letters are appended to the request
 
 
 @dataclass(frozen=True, slots=True)
 class ContentRule:
-    """A rule about one line. Literals are the prefilter, the regular expression decides."""
+    """A rule about one line. Its literals are the prefilter, and its regular expression decides."""
 
     id: str
     attack_class: str
@@ -122,7 +122,7 @@ class ContentRule:
 
 @dataclass(frozen=True, slots=True)
 class BehaviourRule:
-    """A rule about the hits of other rules over time: more than `limit` of them, fading."""
+    """A rule that counts the hits of other rules over time and triggers at more than `limit` of them."""
 
     id: str
     attack_class: str
@@ -146,13 +146,13 @@ DetectionRule: TypeAlias = ContentRule | BehaviourRule
 
 @dataclass(frozen=True)
 class RuleSet:
-    """Rules by number. Build it with `load`, `parse` or `default_rules`: those check."""
+    """Rules by number. Build it with `load`, `parse` or `default_rules`, which check the rules."""
 
     rules: tuple[DetectionRule, ...]
 
     @classmethod
     def load(cls, *paths: Path | str) -> RuleSet:
-        """Return the rules of these files in order; a folder means its `*.yaml` by name."""
+        """Return the rules of these files in order; a folder stands for its `*.yaml` files, by name."""
         files = [file for path in paths for file in _list_files(Path(path))]
         return cls.from_texts([(file.name, _read(file)) for file in files])
 
@@ -182,7 +182,7 @@ class RuleSet:
         return {rule.id: rule for rule in self.rules}
 
     def find(self, rule_id: str) -> DetectionRule:
-        """Return the rule of that id; its `number` is its index in `rules`."""
+        """Return the rule with that id; its `number` is its index in `rules`."""
         try:
             return self._by_id[rule_id]
         except KeyError:
@@ -198,7 +198,7 @@ class RuleSet:
 
     @cached_property
     def digest(self) -> str:
-        """Sixteen hexadecimal digits that change with whatever can change a decision."""
+        """Return sixteen hexadecimal digits that change with anything that can change a decision."""
         deciding = []
         for rule in self.rules:
             known = asdict(rule)
@@ -213,7 +213,7 @@ class RuleSet:
         for rule in self.rules:
             if rule.id in seen:
                 raise OptionError(
-                    "RULE_INVALID", f"Rule `{rule.id}` is there twice.", hint="Give one of them another id."
+                    "RULE_INVALID", f"Rule `{rule.id}` is defined twice.", hint="Give one of them another id."
                 )
             seen.add(rule.id)
         if len(self.behaviour) > MOST_BEHAVIOUR_RULES:
@@ -227,7 +227,8 @@ class RuleSet:
                 if named not in free:
                     raise OptionError(
                         "RULE_INVALID",
-                        f"Rule `{rule.id}`: `unless` names `{named}`, not a content rule without `unless`.",
+                        f"Rule `{rule.id}`: `unless` names `{named}`, which is not a content rule without "
+                        "`unless`.",
                         hint="Name ids of such rules.",
                     )
         for counting in self.behaviour:
@@ -235,7 +236,7 @@ class RuleSet:
                 if entry != ANY_REQUEST and not any(_counts((entry,), each) for each in self.content):
                     raise OptionError(
                         "RULE_INVALID",
-                        f"Rule `{counting.id}`: `count` names `{entry}`, and no content rule is meant by it.",
+                        f"Rule `{counting.id}`: `count` names `{entry}`, which matches no content rule.",
                         hint="Name ids of content rules, class:NAME, prefix.*, any-request or any-hit.",
                     )
 

@@ -1,11 +1,11 @@
-"""Texts of log lines, decoded: what `rule_matching` looks at, in one buffer.
+"""The decoded texts of log lines, which `rule_matching` looks at, in one buffer.
 
-Rule: equal texts are decoded once. Most agents and referrers of a batch repeat, and half of the targets; each
+Rule: equal texts are decoded once. Most agents and referrers of a batch repeat, and half of the targets. Each
 distinct one of a batch is decoded and matched once, and its hits go to all lines that have it. Nothing is
-kept between batches, so what came before can change no verdict.
+kept between batches, so what came before cannot change a verdict.
 
-Why not decode in Python (`urllib.parse.unquote` and friends): 2 microseconds for each text and step, and each
-of them stops at what an attacker mixes in.
+Why not decode in Python (`urllib.parse.unquote` and friends): that takes 2 microseconds for each text and
+step, and each of these functions stops at what an attacker mixes in.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class Texts:
     data: NDArray[np.uint8]
     starts: NDArray[np.int32]
     lengths: NDArray[np.int32]
-    kinds: NDArray[np.int8]  # of decoding_kernel: TARGET, AGENT ...
+    kinds: NDArray[np.int8]  # of text_decoding_kernel: TARGET, AGENT ...
     is_json: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
 class DecodedTexts:
-    """The decoded texts: `places` says where in `out`, columns as named in decoding_kernel."""
+    """The decoded texts. `places` says where each is in `out`; text_decoding_kernel names its columns."""
 
     out: NDArray[np.uint8]
     places: NDArray[np.int64]
@@ -42,7 +42,7 @@ class DecodedTexts:
         return self._cut(number, d.WHOLE_AT, d.WHOLE_END)
 
     def bare(self, number: int) -> bytes:
-        """Return the same without what shells overlook; empty if nothing is left out."""
+        """Return the same without what shells ignore; empty if nothing is left out."""
         return self._cut(number, d.BARE_AT, d.BARE_END)
 
     def _cut(self, number: int, begin: int, end: int) -> bytes:
@@ -50,7 +50,7 @@ class DecodedTexts:
 
 
 def decode(texts: Texts) -> DecodedTexts:
-    """Decode all of them; linear in their length."""
+    """Return all texts decoded, in a time that is linear in their length."""
     room = 2 * int(np.maximum(texts.lengths, 0).sum(dtype=np.int64))
     out = np.empty(room, np.uint8)
     places = np.zeros((texts.starts.size, d.PLACES_WIDTH), np.int64)

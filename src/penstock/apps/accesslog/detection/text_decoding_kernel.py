@@ -1,15 +1,15 @@
-"""The decoding kernel: texts of log lines into what an attacked program would have seen, in lower case.
+"""The decoding kernel: turns texts of log lines into what an attacked program would have seen, in lower case.
 
-Rules: every step writes at most as many bytes as it reads, so all work in place and in room of the text's own
-size; every step is one pass, and the number of passes is fixed, so time is linear in the text; each length is
-checked against the buffer. What a step has met is kept as a trait: a rule may ask for it.
+Rules: every step writes at most as many bytes as it reads, so all of them work in place, in a buffer of the
+text's own size. Every step is one pass, and the number of passes is fixed, so the time is linear in the text.
+Each length is checked against the buffer. What a step has met is kept as a trait, which a rule may ask for.
 
 The steps of a region (a path, a query or another whole text), in order: escapes of the log (Apache's or
 JSON's), percent signs up to three times (`%41`, `%u0041`, `+` in queries the first time), bytes that are not
 the shortest UTF-8 and full-width letters, HTML entities, escapes of scripts (`\\x41`, `\\u0041`, `\\101`),
 comments (`/* */` is a blank, `/*!50000 x */` is x), runs of blanks. A path is then squeezed: `\\` is `/`, and
-`//` and `/./` are `/`, while `..` stays to be seen. The bare text is all of it once more, without what shells
-overlook: quotes, backslashes, carets, `$@`, `$1`; `${IFS}` is a blank. A `request` is only unescaped.
+`//` and `/./` are `/`, while `..` stays visible. The bare text is all of it once more, without what shells
+ignore: quotes, backslashes, carets, `$@`, `$1`; `${IFS}` is a blank. A `request` is only unescaped.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -31,10 +31,10 @@ PERCENT_ROUNDS = 3
 
 @kernel
 def decode_texts(data, starts, lengths, kinds, is_json, first, out, places):
-    """Decode texts from `first` on into `out`: the first text that did not fit (all: `starts.size`).
+    """Decode texts from `first` on into `out`; return the first that did not fit, or `starts.size`.
 
-    A text needs twice its own length of room: once decoded, once bare. A text that is not inside of `data` is
-    empty. `places` gets one row per text; positions are those in `out`.
+    A text needs room for twice its own length: once decoded, once bare. A text that is not inside `data` is
+    empty. `places` gets one row per text, with positions in `out`.
     """
     at = np.int64(0)
     for text in range(first, starts.size):
@@ -94,7 +94,7 @@ def decode_text(data, begin, end, kind, is_json, out, at, places, text):
 
 @part
 def decode_region(data, begin, end, is_json, plus, out, at):
-    """Do all steps but the squeeze; return (the end in `out`, what was seen). `plus`: + is a blank."""
+    """Do all steps but the squeeze; return (the end in `out`, what was seen). With `plus`, + is a blank."""
     stop, seen = copy_lower(data, begin, end, is_json, out, at)
     if seen & s.PERCENT_SIGN != 0 or (plus and seen & s.PLUS_SIGN != 0):
         rounds = 0

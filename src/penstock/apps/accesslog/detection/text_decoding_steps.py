@@ -1,8 +1,8 @@
 """The steps that the decoding kernel is made of, each one pass over a region of the buffer, in place.
 
-Rule: a step gets `at` and `end`, looks at no byte outside of them, writes no further than it has read, and
-returns the new end and what it has met: traits that a rule may ask for, and signs that later steps are for.
-A region without a step's sign is not looked at by that step: an ordinary target costs one pass.
+Rule: a step gets `at` and `end`, looks at no byte outside of them and writes no further than it has read. It
+returns the new end and what it has met: traits that a rule may ask for, and signs that later steps handle.
+A step skips a region without its sign, so an ordinary target costs one pass.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -23,7 +23,7 @@ NUL = 1 << TRAITS.index("nul")
 OVERLONG = 1 << TRAITS.index("overlong")
 UNICODE_ESCAPE = 1 << TRAITS.index("unicode_escape")
 
-# What a byte may be the beginning of; above the traits, in one number with them.
+# What may begin with a byte. These bits are above those of the traits, in the same number.
 PERCENT_SIGN, PLUS_SIGN, AMPERSAND_SIGN, STAR_SIGN, BACKSLASH_SIGN, BLANK_SIGN, HIGH_SIGN, QUOTE_SIGN = (
     1 << (16 + i) for i in range(8)
 )
@@ -77,7 +77,7 @@ def read_hex(buf, at, end, digits):
 
 @part
 def put(out, to, code):
-    """Write a character in lower case, full-width ones as their ASCII twins: (the end, what it is)."""
+    """Write a character in lower case, a full-width one as ASCII; return (the end, what it is)."""
     if 0xFF01 <= code <= 0xFF5E:
         code -= 0xFEE0
     elif code == 0xA0:
@@ -115,7 +115,7 @@ def fold_unicode(out, at, end):
                     break
                 code = code << 6 | (follower & 0x3F)
         if code < 0:
-            if c == 0xA0:  # Latin-1; some databases take it as a blank
+            if c == 0xA0:  # Latin-1; some databases read it as a blank
                 c = np.int64(0x20)
                 seen |= BLANK_SIGN
             out[to] = c
@@ -156,7 +156,7 @@ def undo_entities(out, at, end):
 
 @part
 def read_entity(out, at, end):
-    """Return (the character or -1, the position behind it), from behind `&`. Numbers may lack the `;`."""
+    """Read what is behind `&`; return (the character or -1, the position behind it). Numbers need no `;`."""
     code = np.int64(0)
     if out[at] == 0x23:
         i = at + 1
@@ -327,7 +327,7 @@ def squeeze_path(out, at, end):
 
 @part
 def write_bare(out, at, end, to):
-    """Write the text again behind itself without what shells overlook; blanks that meet become one."""
+    """Write the text again behind itself without what shells ignore; adjacent blanks become one."""
     first = to
     i = at
     while i < end:

@@ -1,1 +1,1 @@
-"""How good the defence is: log files replayed without Spark, and decisions held against labels."""
+"""Measures how good the defence is: replays log files without Spark, and compares decisions with labels."""

@@ -1,9 +1,9 @@
-"""How good the decisions are: against labels per client, next to the goals.
+"""Scores decisions against labels of clients, and compares the figures with the goals.
 
 Rules. A client counts as found if a decision blocks it; ambiguous ones are left out. Recall is the share of
 attacking clients that are found, precision the share of found ones that attack. Blocked is the share of
 attack requests that come after the detection. Requests and seconds to detect are given by class, because a
-median over all hides the slow ones.
+median over all classes hides the slow ones.
 
 >>> labels = [Label("192.0.2.1", "attack", "scanner"), Label("192.0.2.2", "benign", "")]
 >>> score([Found("192.0.2.1", 3, 40.0)], labels, {"192.0.2.1": Visits(100, 10.0)}).blocked
@@ -115,7 +115,7 @@ class Score:
 
 
 def score(found: Iterable[Found], labels: Sequence[Label], visits: Mapping[str, Visits]) -> Score:
-    """Compare decisions with labels; `visits`: how often and since when each client came."""
+    """Return how decisions compare with labels. `visits` says how often and since when each client came."""
     first = {each.client: each for each in found}
     attackers = [each for each in labels if each.label == "attack"]
     benign = [each for each in labels if each.label == "benign"]
@@ -149,7 +149,7 @@ def read_decisions(path: Path | str) -> list[Found]:
 
 
 def read_labels(path: Path | str) -> list[Label]:
-    """Return one label for each client; several addresses of one /64 are one, by the class named first."""
+    """Return the labels of each client; the addresses of a /64 are one client, of the class named first."""
     first: dict[tuple[str, str], Label] = {}
     for row in _read_csv(path, ("client", "label", "class")):
         client = unify(row["client"])
@@ -199,7 +199,7 @@ def unify(client: str) -> str:
 
 
 def compare_with_goals(result: Score) -> list[tuple[str, str, str, bool]]:
-    """Return what is measured, the figure, the goal, and whether it is reached."""
+    """Return for each measure its name, the figure, the goal, and whether it is reached."""
     rows = [
         ("recall", f"{result.recall:.3f}", ">= 0.90", result.recall >= 0.90),
         ("precision", f"{result.precision:.3f}", ">= 0.98", result.precision >= 0.98),
@@ -253,12 +253,14 @@ def _read_csv(path: Path | str, needed: Sequence[str]) -> list[dict[str, str]]:
                 raise OptionError(
                     "COLUMNS_MISSING",
                     f"{path} has no column {', '.join(missing)}.",
-                    hint="Its first line names them.",
+                    hint="The first line must name the columns.",
                 )
             return list(rows)
     except OSError as error:
         raise OptionError(
-            "FILE_UNREADABLE", f"{path} cannot be read: {error.strerror}.", hint="Check its name and rights."
+            "FILE_UNREADABLE",
+            f"{path} cannot be read: {error.strerror}.",
+            hint="Check its name and permissions.",
         ) from error
     except (UnicodeDecodeError, csv.Error) as error:
         raise OptionError(

@@ -1,11 +1,11 @@
-"""Replay: whole log files through the engine, as fast as they can be read.
+"""Replays whole log files through the engine, as fast as they can be read.
 
-Rules. Each file is a partition; the one whose clock is behind is read next, so that several files, rotated
-or of several servers, are folded in the order of their times while only a block of each waits. The decisions
-are those of a running pipeline. The index of a request is counted here, because the pipeline forgets clients
-that were quiet: lines of one file in their order, those of several files by the clocks of the files. The few
-numbers this needs of each line go into a temporary file, not into memory. Local addresses are spared as in
-a pipeline; for logs that were made with them, say `block_private` in the settings.
+Rules. Each file is a partition, and the one whose clock is furthest behind is read next. So several files,
+rotated or from several servers, are folded in the order of their times while only one block of each waits.
+The decisions are those of a running pipeline. The index of a request is counted here, because the pipeline
+forgets clients that were quiet. Lines of one file count in their order, those of several files by the clocks
+of the files. The few numbers that this needs of each line go into a temporary file, not into memory. Local
+addresses are spared as in a pipeline. For logs that were made with them, set `block_private`.
 
     for row in replay([Path("access.log.1.gz"), Path("access.log")], settings).rows: ...
 """
@@ -31,7 +31,7 @@ from penstock.apps.accesslog.events.log_clocks import NEVER
 from penstock.apps.accesslog.first_look.log_blocks import BLOCK_BYTES, look_first, open_log, read_blocks
 from penstock.apps.accesslog.parsing.line_parser import Lines, Parser, make_parser
 
-#: Files that are looked at first; a block of each is in memory then.
+#: How many files are looked at first. One block of each is in memory then.
 _LOOKED_AT = 8
 #: `reached` is how far the file's clock had come with this line: never less than with the one before.
 _LINE = np.dtype(
@@ -57,10 +57,10 @@ def replay(
     look: Callable[[pa.Array], object] | None = None,
     resettle: Callable[[], DefenceSettings] | None = None,
 ) -> Replayed:
-    """Feed whole files, `-` for standard input, through the engine.
+    """Feed whole files (`-` is standard input) through the engine and return what it decided.
 
-    `look` gets lines of the first files before anything is decided; what it raises ends the replay.
-    `resettle` returns the settings that follow from the look.
+    `look` gets lines of the first files before anything is decided. An error that it raises ends the replay.
+    `resettle` returns the settings to use after the look.
     """
     parser = make_parser(log_format, trusted_proxies=settings.trusted_proxies)
     with ExitStack() as stack:
@@ -93,10 +93,10 @@ def replay(
 
 
 def name_server(path: Path | str) -> str:
-    """Return the server of a log, its name up to the first dot: web1 of web1.log and web1.log.2.gz.
+    """Return the server of a log, its name up to the first dot: web1 for web1.log and web1.log.2.gz.
 
-    Lines of one second are taken server by server, in the same order as a pipeline takes them, whatever the
-    order of the files; so the rule that tips the scales is the same.
+    Lines of one second are folded server by server, in the same order as in a pipeline, whatever the order of
+    the files. So the same rule decides.
     """
     return Path(path).name.partition(".")[0]
 
@@ -119,14 +119,14 @@ def _feed(
 
 
 def _mark_ended(engine: Engine, number: int) -> None:
-    """Let the partition of a file that has ended hold nothing back."""
+    """Mark the partition of a file that has ended as idle, so that it holds nothing back."""
     clocks = engine.clocks
     ended = replace(clocks.partitions[number], is_idle=True)
     engine.clocks = replace(clocks, partitions={**clocks.partitions, number: ended})
 
 
 class _Ledger:
-    """Who sent each line and when, in a file, to say later which of a client's lines one was."""
+    """Keeps in a file who sent each line and when, to find the place of a line among its client's lines."""
 
     def __init__(self, file: IO[bytes], lateness_us: int) -> None:
         self._file = file
@@ -158,7 +158,8 @@ class _Ledger:
             is_it = (rows["partition"] == row["partition"]) & (rows["offset"] == row["offset"])
             if is_it.any():
                 index = int(is_it.argmax()) + 1
-            else:  # another client's line brought this one down as well
+            else:
+                # The line of another client caused this decision.
                 index = max(int((rows["time"] <= row["decided_at"]).sum()), 1)
             indexed.append({**row, "request_index": index})
         return indexed

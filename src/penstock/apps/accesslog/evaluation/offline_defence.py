@@ -1,8 +1,8 @@
-"""The defence in memory: batches of log lines through the very functions that the pipeline on Spark calls.
+"""The defence in memory: batches of log lines go through the same functions that the pipeline on Spark calls.
 
 Rule: nothing here decides. Lines are parsed, matched, made into events and folded lane by lane, by the same
-functions and in the same order as on a cluster; so what a replay or a test finds is what a running pipeline
-would have found.
+functions and in the same order as on a cluster. So a replay or a test finds what a running pipeline would
+have found.
 
 >>> from penstock.apps.accesslog.parsing.line_parser import make_parser
 >>> engine = Engine(DefenceSettings.default(), partitions=[0])
@@ -33,7 +33,7 @@ from penstock.apps.accesslog.texts.text_grouping import group_lines
 
 
 class Engine:
-    """Feed it batches of lines; each feed returns the decisions that could be made by then."""
+    """Runs the defence over batches of lines; each call returns the decisions that can be made by then."""
 
     def __init__(self, settings: DefenceSettings, *, partitions: Iterable[int] = ()) -> None:
         self.settings = settings
@@ -48,11 +48,11 @@ class Engine:
     def feed_lines(
         self, lines: Lines, partition: int, offsets: NDArray[np.int64], servers: pa.Array | None = None
     ) -> pa.Table:
-        """Fold one batch of parsed lines of one partition."""
+        """Fold one batch of parsed lines of one partition; return the decisions in order."""
         return self.fold([self.make_events(lines, partition, offsets, servers)])
 
     def finish(self) -> pa.Table:
-        """Fold what still waits: the log has ended."""
+        """Fold what still waits when the log has ended; return the decisions in order."""
         return self.fold([], ended=finish(self.clocks))
 
     def make_events(

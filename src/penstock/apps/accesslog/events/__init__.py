@@ -1,1 +1,1 @@
-"""Lines as events of the defence: subjects and networks as numbers, and time as the log shows it."""
+"""Turns lines into events of the defence, with subjects and networks as numbers and the log's own time."""

@@ -1,9 +1,9 @@
 """Clocks that are ahead of the wall clock: whether lines confirm them, and how they are corrected.
 
-Rule: a clock in the future counts only while lines come that are as far ahead. When a wrong clock is set
-right, its server sends lines behind it; a partition with only such lines counts as silent, so after a while
-it is not waited for. The watermark never goes back. So a line confirms the future only if it is not behind
-the watermark either; otherwise all would wait until the wall clock has caught up with it.
+Rule: a clock in the future counts only while lines come that are as far ahead. Once a wrong clock is set
+right, its server sends lines that are behind it. A partition with only such lines counts as silent, so after
+a while it is no longer waited for. The watermark never goes back, so a line confirms the future only if it is
+not behind the watermark either. Otherwise all would wait until the wall clock has caught up with it.
 
 >>> clocks = Clocks({0: LogClock(max_us=30_000_000)}, watermark_us=29_000_000)
 >>> row = {"partition": 0, "parsed": 1, "late": 1, "maximum": 30_000_000}
@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from penstock.apps.accesslog.events.log_clocks import Clocks, LogClock, cap_at_watermark
 
-#: Clocks of servers differ by seconds in normal life: what is ahead by less than this is waited for.
+#: Clocks of servers normally differ by seconds. A clock that is ahead by less than this is waited for.
 FUTURE_US = 5_000_000
 
 
@@ -37,7 +37,7 @@ def list_timely(rows: Iterable[Mapping[str, int]], clocks: Clocks, now_us: int) 
 
 
 def correct_future_clocks(clocks: Clocks, without_timely: Collection[int], now_us: int) -> Clocks:
-    """Return the clocks in which idle partitions without a timely line are not in the future any more."""
+    """Return the clocks with idle partitions that lack a timely line set back from the future."""
     wrong = [
         number
         for number, clock in clocks.partitions.items()

@@ -1,13 +1,13 @@
-"""Events: what the fold needs to know of a line, in a few columns, sorted into the lanes of their subjects.
+"""Events: what the fold needs to know about a line, in a few columns, sorted into lanes by subject.
 
-Rules. Every line with a client makes one event of that client; a line makes events of its network and of its
-fingerprint only if a rule that counts those has hit it. An event carries numbers (addresses, hashes, hits),
-and texts only where a rule has hit: the request, cut, as evidence. The texts of agents, cut as well, stand
-beside the events of a lane, each at least once: the same few name many lines. Every lane gets a batch, an
-empty one too, because each must learn how far the partition's clock has come.
+Rules. Every line with a client makes one event of that client. It makes events of its network and of its
+fingerprint only if a rule counts it for those. An event carries numbers (addresses, hashes, hits), and text
+only where a rule has hit (the request, cut, as evidence) or where the client is a host name. The texts of
+agents, also cut, are beside the events of a lane, each at least once, because most lines share a few agents.
+Every lane gets a batch, even an empty one, because each must learn how far the partition's clock has come.
 
-Times are moved up to the running maximum less the lateness within the batch; what came before the batch is
-known to the fold alone, which moves them up further. So the same lines make the same order in any batches.
+Within the batch, times are moved up to the running maximum less the lateness. Only the fold knows what came
+before the batch, and moves them up further. So the same lines have the same order in any batches.
 
     events = make_events(lines, findings, ruleset, partition=3, offsets=offsets, servers=None, lanes=16)
     events[5]    # what lane 5 has to fold
@@ -52,7 +52,7 @@ EVENTS = pa.schema(
         ("offset", pa.int64()),
         ("path", pa.uint32()),
         ("agent", pa.uint32()),
-        ("answer", pa.int8()),  # whether it was there, and whether pages load it by themselves
+        ("answer", pa.int8()),  # whether the target exists, and whether pages load it automatically
         ("hits", pa.list_(pa.field("rule", pa.int16(), nullable=False))),
         ("text", pa.binary()),
         ("host", pa.binary()),
@@ -103,8 +103,11 @@ def make_events(
     lateness_us: int = DEFAULT_LATENESS_US,
     grouped: GroupedFields | None = None,
 ) -> dict[int, pa.RecordBatch]:
-    """Return the events of some lines by lane. `offsets` and `servers` are those of the parsed lines or of
-    all rows; `grouped`: the lines' texts, if they are numbered already."""
+    """Return the events of some lines by lane.
+
+    `offsets` and `servers` are those of the parsed lines or of all rows. `grouped` has the lines' texts if
+    they are numbered already.
+    """
     program = compile_rules(ruleset)
     count = len(lines)
     if count == 0:
@@ -157,7 +160,7 @@ def make_events(
 def _read_clients(
     lines: Lines, grouped: GroupedFields | None
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int8], bool]:
-    """Return per line two halves of an address and whether it is one; and whether any is a host."""
+    """Return for each line the two halves of its client and its kind, and whether any client is a host."""
     grouped = group_lines(lines, ["client"]) if grouped is None else check_grouped(lines, grouped)
     clients = grouped["client"]
     count = len(clients)
@@ -178,7 +181,7 @@ _HitLists = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int16]]
 def _list_events(
     findings: Findings, program: RuleProgram, count: int
 ) -> tuple[NDArray[np.int64] | None, NDArray[np.int8], NDArray[np.uint64], _HitLists]:
-    """Return each event's line (None: line by line), kind, group and hits."""
+    """Return each event's line (None: event n is of line n), kind, group and hits."""
     rules, rows = findings.hit_rules, findings.hit_rows
     keep = program.is_client_hit[rules] if rules.size else np.zeros(0, bool)
     client_rows, client_rules = rows[keep].astype(np.int64), rules[keep]
@@ -210,7 +213,7 @@ def _list_events(
 
 
 def _judge_answers(lines: Lines, findings: Findings, program: RuleProgram) -> NDArray[np.int8]:
-    """Return bits per line: FOUND (a redirection says nothing of what is there) and ASSET."""
+    """Return the bits FOUND and ASSET for each line. A redirect does not show that the target exists."""
     status = lines.status
     answers = np.zeros(len(lines), np.int8)
     answers[((status >= 200) & (status < 300)) | (status == 304)] = s.FOUND
@@ -231,7 +234,7 @@ def _hash_servers(
     coded = servers.dictionary_encode()
     names = [(each or b"") if isinstance(each, bytes) else (each or "").encode()
              for each in coded.dictionary.to_pylist()]  # fmt: skip
-    names.append(b"")  # of lines that name none
+    names.append(b"")  # for lines without a server
     keys = np.array([zlib.crc32(name) for name in names], np.uint32)
     known = {int(key): _clean_server(name) for key, name in zip(keys, names, strict=True)}
     indices = coded.indices.fill_null(len(names) - 1).to_numpy(zero_copy_only=False)
@@ -239,7 +242,7 @@ def _hash_servers(
 
 
 def _clean_server(name: bytes) -> str:
-    """Return a server's name as the monitor shows it, without a stranger's control characters."""
+    """Return a server's name as the monitor shows it, without control characters."""
     return "".join(each for each in _clean_name(name) if each.isprintable())
 
 

@@ -1,8 +1,8 @@
 """Kernels that make events of parsed lines: addresses as numbers, running maxima, lanes, texts of hits.
 
-Rules: each position is checked against the buffer; an IPv6 address becomes the network that is its client; a
-client that is no address is named by two hashes of its text, in a range that no address has. Costs about
-40 ns a line.
+Rules: each position is checked against the buffer. An IPv6 address becomes the network that is its client. A
+client that is not an address is named by two hashes of its text, in a range that no address has. This costs
+about 40 ns per line.
 """
 # mypy: disable-error-code="no-untyped-def, assignment"
 
@@ -13,7 +13,7 @@ import numpy as np
 from penstock.apps.accesslog.parsing.client_addresses import cut_to_client, cut_to_net, read_address
 from penstock.kernels.compilation import inlined, kernel
 
-#: Addresses 1::/16 belong to nobody: here they mean host names.
+#: Addresses in 1::/16 belong to nobody. Here they stand for host names.
 HOST_MARK = np.uint64(1 << 48)
 _LOW_48 = np.uint64((1 << 48) - 1)
 _PRIME = np.uint64(0x100000001B3)
@@ -37,7 +37,7 @@ def mix_subject(high, low, kind):
 
 @kernel
 def read_clients(data, starts, lengths, highs, lows, present):
-    """Read clients as 128 bits; `present`: 0 if the line names none, 2 if it names a host."""
+    """Read clients as 128 bits; return how many are hosts. `present`: 0 is none, 1 an address, 2 a host."""
     hosts = 0
     for i in range(starts.size):
         at, size = np.int64(starts[i]), np.int64(lengths[i])
@@ -67,7 +67,7 @@ def read_clients(data, starts, lengths, highs, lows, present):
 def follow_clock(times, lateness, effective, late):
     """Move times up to the running maximum less the lateness, and note by how much.
 
-    Returns the maximum and how many were late.
+    Return the maximum and how many were late.
     """
     most = np.int64(-(1 << 62))
     count = 0
@@ -149,7 +149,7 @@ def span_requests(data_size, method_at, method_size, target_at, target_size, pro
 
 @kernel
 def copy_spans(data, starts, sizes, offsets, out):
-    """Copy texts one behind the other; `offsets` has one place more than there are texts."""
+    """Copy texts one after the other; `offsets` has one place more than there are texts."""
     filled = np.int64(0)
     for k in range(starts.size):
         offsets[k] = filled
@@ -161,9 +161,9 @@ def copy_spans(data, starts, sizes, offsets, out):
 
 @kernel
 def choose_agents(agents, line_of, sizes, starts, seen, chosen, ends):
-    """Choose events that name the agents of their lane, each at least once; `ends`: where lanes end.
+    """Choose events that name the agents of their lane, each at least once; `ends` gets the ends of lanes.
 
-    What was seen is kept by a few bits of the hash (`seen` has 2^n places), so one may be chosen again.
+    What was seen is kept under a few bits of the hash (`seen` has 2^n places), so one may be chosen again.
     """
     filled = np.int64(0)
     ends[0] = 0

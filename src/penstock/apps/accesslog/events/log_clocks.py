@@ -2,14 +2,15 @@
 
 Rules. A line's time is never before its partition's maximum less the lateness: an earlier line is moved up to
 it and counted as late, never dropped. The watermark is the least of (maximum less lateness) over partitions
-that are not idle, also those that have shown no line yet; what is before it is folded, the rest waits. Who is
-idle is decided from the wall clock, so it is stored with the clocks: a repeated batch finds it.
+that are not idle, including those without a line so far. Events before it are folded, the others wait.
+Whether a partition is idle is decided by the wall clock, so it is stored with the clocks and a repeated batch
+finds it.
 
-A partition seen in the future (our clock was set back) is waited for as if it had been seen now. One whose
-server was ahead of the wall (`future_clocks`) counts as silent. While nobody else sends lines the watermark
-goes on with half the speed of the wall (`pass_time`): the log catches up, and its minutes do not fall on one
-moment, where visitors would look like a flood. Why not the time of arrival: a restart, a replay or another
-batch size would count other lines together.
+A partition last seen in the future (our clock was set back) is waited for as if it had been seen now. One
+whose server was ahead of the wall clock (`future_clocks`) counts as silent. While all partitions are idle,
+the watermark advances at half the speed of the wall clock (`pass_time`). So the log catches up, and its
+minutes do not fall on one moment, where visitors would look like a flood. Why not the time of arrival: a
+restart, a replay or another batch size would count other lines together.
 
 >>> clocks = advance(Clocks.begin([0, 1]), {0: 9_000_000}, lateness_us=1_000_000)
 >>> clocks.watermark_us == NEVER, advance(clocks, {1: 7_500_000}, lateness_us=1_000_000).watermark_us
@@ -31,7 +32,7 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class LogClock:
-    """What is known of one partition; `seen_at_us` is wall time, for the decision whether it is idle."""
+    """What is known of one partition. `seen_at_us` is wall-clock time and decides whether it is idle."""
 
     max_us: int = NEVER
     is_idle: bool = False
@@ -61,7 +62,7 @@ class Clocks:
         if told.get("version") != _VERSION:
             raise DecodeError(
                 "CLOCKS_VERSION",
-                f"The stored clocks have version {told.get('version')!r}, this release reads {_VERSION}.",
+                f"The stored clocks have version {told.get('version')!r}; this release reads {_VERSION}.",
                 hint="Run the release that wrote them, or a newer one.",
             )
         return cls({n: LogClock(most, idle, seen) for n, most, idle, seen in told["partitions"]},
@@ -71,7 +72,10 @@ class Clocks:
 def decide_idle(
     clocks: Clocks, *, now_us: int, with_lines: Iterable[int], known: Iterable[int], idle_after_us: int
 ) -> Clocks:
-    """Return the clocks before a batch: with lines not idle, idle after a while without. Store the result."""
+    """Return the clocks before a batch, with partitions marked as idle or not. Store the result.
+
+    A partition with lines is not idle. One is idle after `idle_after_us` without lines.
+    """
     active = set(with_lines)
     partitions = dict(clocks.partitions)
     for number in sorted({*known, *active, *partitions}):
@@ -87,7 +91,7 @@ def decide_idle(
 
 
 def cap_at_watermark(clocks: Clocks, wrong: Iterable[int]) -> Clocks:
-    """Return the clocks in which these partitions are no further than the watermark."""
+    """Return the clocks with these partitions set back to the watermark if they are beyond it."""
     right = {
         number: replace(clock, max_us=min(clock.max_us, clocks.watermark_us))
         for number, clock in clocks.partitions.items()
@@ -97,14 +101,14 @@ def cap_at_watermark(clocks: Clocks, wrong: Iterable[int]) -> Clocks:
 
 
 def pass_time(clocks: Clocks, elapsed_us: int) -> Clocks:
-    """Return the clocks after a time in which all were idle; `elapsed_us` is that of the wall clock."""
+    """Return the clocks after `elapsed_us` of wall-clock time, which moves them only if all are idle."""
     if clocks.watermark_us == NEVER or not all(each.is_idle for each in clocks.partitions.values()):
         return clocks
     return replace(clocks, watermark_us=clocks.watermark_us + max(1, elapsed_us // 2))
 
 
 def advance(clocks: Clocks, maxima_us: Mapping[int, int], *, lateness_us: int) -> Clocks:
-    """Return the clocks after a batch in which these partitions came this far."""
+    """Return the clocks after a batch in which the partitions reached these maxima."""
     partitions = dict(clocks.partitions)
     for number, most in maxima_us.items():
         clock = partitions.get(number, LogClock())

@@ -1,12 +1,13 @@
-"""Addresses and networks as numbers: what a blocklist is made of, and why no hostile text can be in one.
+"""Addresses and networks as numbers, of which blocklists are made, so that no hostile text can be in one.
 
 Rule: text becomes two numbers here or it is refused, and files are written from the numbers. So quotes, line
-breaks, host names and `; drop` end here, whatever the log said.
+breaks, host names and `; drop` get no further, whatever the log said.
 
 Why not `ipaddress`: it accepts `fe80::1%any text`, whose end is any text, and it is ten times slower, which
 matters in a flood with a hundred thousand bans. Why not the kernel that reads clients in a log: a program
-that only writes lists would load a compiler for it. Both accept the same addresses, and a test compares them;
-`010.0.0.1` is none. An IPv4 address inside IPv6 (`::ffff:192.0.2.1`) is the same client, and is one here.
+that only writes lists would have to load a compiler for it. Both accept the same addresses, and a test
+compares them. Neither accepts `010.0.0.1`. An IPv4 address inside IPv6 (`::ffff:192.0.2.1`) is the same
+client as the IPv4 address, and becomes that address here.
 
 >>> str(parse_network("::ffff:192.0.2.7")), str(parse_network("2001:DB8::/48")), parse_network("a.example")
 ('192.0.2.7', '2001:db8::/48', None)
@@ -75,7 +76,7 @@ class Network(NamedTuple):
 
 
 def parse_network(text: str) -> Network | None:
-    """Return the address or network in `text`, bits behind the prefix cleared; None for anything else."""
+    """Return the address or network in `text`, with host bits cleared; None for anything else."""
     if not 2 <= len(text) <= _LONGEST_TEXT or not text.isascii():
         return None
     address, slash, length = text.partition("/")
@@ -96,7 +97,7 @@ def parse_network(text: str) -> Network | None:
 
 
 def demand_network(option: str, text: str) -> Network:
-    """Return the same for what an operator wrote; raise NETWORK_INVALID instead of None."""
+    """Return the network that an operator wrote; raise NETWORK_INVALID if it is not an address or network."""
     network = parse_network(text.strip())
     if network is None:
         raise OptionError(
@@ -109,7 +110,7 @@ def demand_network(option: str, text: str) -> Network:
 
 
 class NetworkSet:
-    """Networks that can be asked quickly whether they hold another one or lie within it."""
+    """A set of networks with fast tests of whether it covers or touches another network."""
 
     __slots__ = ("_firsts", "_members")
 
@@ -125,7 +126,7 @@ class NetworkSet:
         return any(self._firsts.values())
 
     def covers(self, network: Network) -> bool:
-        """Return whether one of these holds all of it."""
+        """Return whether one network of the set contains all of this one."""
         bits = network.bits
         return any(
             network.first >> (bits - prefix) << (bits - prefix) in firsts
@@ -134,13 +135,13 @@ class NetworkSet:
         )
 
     def touches(self, network: Network) -> bool:
-        """Return whether any address is in both."""
+        """Return whether any address is in both the set and this network."""
         firsts = self._firsts[network.version]
         at = bisect_left(firsts, network.first)
         return (at < len(firsts) and firsts[at] <= network.last) or self.covers(network)
 
     def subtract_from(self, network: Network) -> list[Network]:
-        """Return what is left of it, in as few networks as possible."""
+        """Return what is left of a network without the set, in as few networks as possible."""
         if not self.touches(network):
             return [network]
         if self.covers(network):

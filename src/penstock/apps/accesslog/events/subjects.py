@@ -1,10 +1,10 @@
-"""Subjects, which counters are about: clients, their networks and fingerprints, as two numbers and as text.
+"""Subjects, for which counters count: clients, their networks and fingerprints, as two numbers and as text.
 
-A subject is 128 bits and a kind. An IPv4 address is the IPv4-mapped IPv6 address, so that a client has one
-name whichever way a server writes it; of IPv6 the client is the /64, by its first address (which networks are
-no one's own, `penstock.apps.accesslog.parsing.client_prefixes` tells); a host name is a hash in a range that
-no address has, and its text is kept beside. Rule: whatever is compared or hashed is a number; texts are made
-for decisions only.
+A subject is 128 bits and a kind. An IPv4 address is stored as the IPv4-mapped IPv6 address, so that a client
+has one name whichever way a server writes it. An IPv6 client is a /64, stored as its first address
+(`penstock.apps.accesslog.parsing.client_prefixes` names the networks where each address is a client). A host
+name is stored as a hash in a range that no address has, and its text is kept beside it. Rule: whatever is
+compared or hashed is a number; texts are made for decisions only.
 
 >>> name_subject(CLIENT, 0, 0xFFFF << 32 | 0xC0000207), name_subject(NET, 0, 0xFFFF << 32 | 0xC0000200)
 ('192.0.2.7', '192.0.2.0/24')

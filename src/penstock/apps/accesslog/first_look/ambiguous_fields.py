@@ -1,9 +1,9 @@
 """Fields of JSON lines that could be meant instead of those that are used: a second address, for example.
 
-Rule: which of several keys counts is documented (`penstock.apps.accesslog.parsing.json_keys`), but nobody
-whose lines have both `ip` and `source_ip` can be expected to know it. So where their values differ, a warning
-comes before any decision, with the option that chooses the other one. This is done in Python, on a few lines
-of a sample: the kernel that parses all lines keeps the field it uses and drops the rest.
+Rule: which of several keys counts is documented (`penstock.apps.accesslog.parsing.json_keys`), but a user
+whose lines have both `ip` and `source_ip` cannot be expected to know it. So where their values differ, a
+warning comes before any decision, with the option that chooses the other one. This is done in Python, on a
+few lines of a sample, because the kernel that parses all lines keeps the field it uses and drops the rest.
 
 >>> [(each.used, each.other, each.lines) for each in find_rivals([b'{"source_ip": "192.0.2.1", "ip": "x"}'])]
 [('source_ip', 'ip', 1)]
@@ -25,23 +25,24 @@ from penstock.apps.accesslog.parsing.json_keys import (
     read_choices,
 )
 
-#: So many JSON lines are looked at.
+#: How many JSON lines are looked at.
 MOST_LINES = 200
 _DEEPEST = 8
 #: How many keys of a line a message names.
 _MOST_KEYS = 12
-#: Of the fields that a line must have, the keys that are met most.
+#: The most common keys of the fields that a line must have.
 COMMON_KEYS = {
     "client": ("remote_addr", "remote_ip", "client_ip", "source_ip", "ip"),
     "time": ("time", "timestamp", "ts", "time_iso8601", "time_local"),
 }
-#: Of these, several are there by design: a target and its path, a list of proxies and its first address.
+#: Fields of which a line may have several by design: a target and its path, a list of proxies and its first
+#: address.
 _ALIKE = frozenset(("target", "query", "request", "protocol", "forwarded"))
 
 
 @dataclass(frozen=True, slots=True)
 class Rival:
-    """`other` was there in `lines` of `whole` lines with another value than `used`, which is the field."""
+    """A key `other` whose value differs from that of `used`, the key of `field`, in `lines` of `whole`."""
 
     field: str
     used: str
@@ -51,7 +52,7 @@ class Rival:
 
 
 def find_rivals(lines: Iterable[bytes], log_format: str = "json") -> tuple[Rival, ...]:
-    """Return the keys that are not used although they could be, those of most lines first."""
+    """Return the keys that could be used but are not, those in most lines first."""
     keys = list_keys(read_choices(log_format) or ())
     found: Counter[tuple[str, str, str]] = Counter()
     whole = 0
@@ -68,7 +69,7 @@ def find_rivals(lines: Iterable[bytes], log_format: str = "json") -> tuple[Rival
         for field, some in fields.items():
             _, used, value = min(some, key=lambda each: each[0])  # of equal ranks the first
             for _, path, other in some:
-                # A moment may be written in two ways; two of one length are two moments.
+                # One time may be written in two ways. Two texts of one length are two times.
                 if path != used and other != value and (field != "time" or len(other) == len(value)):
                     found[field, used, path] += 1
     return tuple(Rival(*names, number, whole) for names, number in found.most_common())
@@ -76,14 +77,14 @@ def find_rivals(lines: Iterable[bytes], log_format: str = "json") -> tuple[Rival
 
 @dataclass(frozen=True, slots=True)
 class MissingFields:
-    """`fields` that a JSON line needs and lacks, with keys that they may have; `keys`: what it has."""
+    """The `fields` that a JSON line lacks, each with its possible keys, and the `keys` that it has."""
 
     fields: tuple[tuple[str, tuple[str, ...]], ...]
     keys: tuple[str, ...]
 
 
 def find_missing(line: bytes, log_format: str = "json") -> MissingFields | None:
-    """Return what a line that could not be parsed lacks; None if it is no JSON object, or is not read as one.
+    """Return what a line that could not be parsed lacks; None if it is not, or not read as, a JSON object.
 
     >>> find_missing(b'{"when": 1, "srcIp": "192.0.2.1", "time": 2}', "json client=ip")
     MissingFields(fields=(('client', ('ip',)),), keys=('when', 'srcIp', 'time'))

@@ -1,8 +1,8 @@
 """The first lines of a run, gathered over its batches until a look at them has seen enough.
 
-Rule: decisions wait until then, since a list that names a load balancer cannot be taken back. They wait
-for a minute at most: a site with few lines must be defended, too. The look judges what there is then, before
-anything is decided, and goes on after that.
+Rule: decisions wait until then, because a list that names a load balancer cannot be taken back. They wait for
+a minute at most, because a site with few lines must be defended, too. The look then judges the lines that
+there are, before anything is decided, and goes on after that.
 
     first = FirstLines(look)
     first.show(batch.id, lambda: read_ends(client, batch.ranges))
@@ -22,16 +22,16 @@ LONGEST_HOLD_S = 60.0
 
 
 class FormatLook(Protocol):
-    """Gets all lines that were gathered so far; returns whether it has seen enough.
+    """A look at all lines that were gathered so far; returns whether it has seen enough.
 
-    `is_due`: decisions wait no longer, so these lines are judged, however few.
+    `is_due` says that decisions wait no longer, so these lines are judged even if they are few.
     """
 
     def __call__(self, values: pa.Array, /, *, is_due: bool = False) -> bool: ...
 
 
 class FirstLines:
-    """Gathers lines for one look. `is_seen`: the look has seen enough, and nothing is gathered any more."""
+    """Gathers lines for one look. Once `is_seen`, the look has seen enough and nothing more is gathered."""
 
     def __init__(
         self, look: FormatLook, hold_s: float = LONGEST_HOLD_S, clock: Callable[[], float] = time.monotonic
@@ -43,9 +43,9 @@ class FirstLines:
         self._is_due = False
 
     def show(self, batch: int, read: Callable[[], pa.Array]) -> None:
-        """Show the look what was gathered, with lines of this batch. A batch that is tried again counts once.
+        """Show the look all gathered lines, including this batch's. A batch that is retried counts once.
 
-        What the look raises is raised.
+        Errors of the look are raised.
         """
         if self.is_seen:
             return
@@ -56,9 +56,9 @@ class FirstLines:
         self._ask()
 
     def must_wait(self, *, is_waited_for: bool) -> bool:
-        """Return whether decisions must wait. `is_waited_for`: there are lines to decide about.
+        """Return whether decisions must wait. `is_waited_for` says that there are lines to decide about.
 
-        Where they wait no longer, the look is asked once more. What it raises is raised.
+        When they no longer wait, the look is asked once more. Its errors are raised.
         """
         if self.is_seen or not is_waited_for:
             return False

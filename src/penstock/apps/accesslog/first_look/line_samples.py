@@ -38,11 +38,11 @@ from penstock.apps.accesslog.parsing.line_parser import BAD_REASONS, Lines, Pars
 from penstock.apps.accesslog.parsing.log_formats import NAMED, PLAIN
 from penstock.core.loggers import escape
 
-#: So many lines are looked at: enough for a share of a percent, and parsed in a hundredth of a second.
+#: How many lines are looked at: enough for a share of a percent, and parsed in a hundredth of a second.
 SAMPLE_LINES = 5_000
-#: Where lines come one by one, a look is done when it has seen this many.
+#: Where lines come one by one, a look ends when it has seen this many.
 ENOUGH_LINES = 200
-#: A sample of lines as long as lines may be would fill the memory.
+#: The size limit of a sample: lines of the maximum length would fill the memory.
 SAMPLE_BYTES = 16 << 20
 _LONGEST_SHOWN = 120
 _ANYBODY = ("0.0.0.0/0", "::/0")
@@ -54,7 +54,7 @@ _ADDRESS = rf"(?:{_IPV4}|{_IPV6})"
 _WORD = rf'^[^"\[]*?(?:^|[ \t,;|])(?P<address>{_ADDRESS})(?:[ \t,;|]|$)'
 #: Two such words side by side.
 _PAIR = rf'^[^"\[]*?(?:^|[ \t,])(?P<pair>(?P<first>{_ADDRESS}) (?P<second>{_ADDRESS})) [^"\[]*\['
-#: Formats that say: behind the client is the name that identd knows.
+#: Matches formats that have the name from identd behind the client.
 _HAS_IDENTD = re.compile(r"%(?:\{c\})?[ah] %l ")
 #: What proxies pass on: several addresses with commas between them, one alone in quotes, one with a name, or
 #: a word behind all quotes.
@@ -64,21 +64,22 @@ _LISTED = (
     rf"|(?:(?i:xff|x[-_]forwarded[-_]for)[=:] ?(?P<named>{_ADDRESS}))"
     rf'|(?:"[^"]*[ \t](?P<bare>{_ADDRESS})(?:[ \t][^"]*)?$)'
 )
-#: A peer with so many of the lines with X-Forwarded-For is named; and at most so many are.
+#: A peer that sent this share of the lines with X-Forwarded-For is named, and at most this many are.
 _SHARE_NAMED, _MOST_NAMED = 0.1, 5
-#: From so many lines on a format may be refused, and a client may be said to have many of them.
+#: The fewest lines from which a format may be refused, or a client may be said to have many of them.
 LEAST_LINES = 20
-#: Addresses look like proxies if so much of the lines is theirs, with the header in so much of them, and of
-#: so many different clients each. Of a few lines half as many clients as lines will do: a quiet site has no
-#: more when its decisions wait no longer, and to block its load balancer shuts out everybody, while one who
-#: sends such headers himself is spared only until others have come. Below five nothing can be told.
+#: Addresses look like proxies if this share of the lines is theirs, if this share of those has the header,
+#: and if each names this many different clients. With few lines, half as many clients as lines are enough: a
+#: quiet site has no more when its decisions wait no longer, and blocking its load balancer shuts out
+#: everybody. A client that sends such headers itself is spared only until others have come. With fewer than
+#: five clients nothing can be concluded.
 _SHARE_OF_FRONTS, _LEAST_BEHIND, _LEAST_BEHIND_OF_FEW = 0.9, 10, 5
 _HOST_NAME = r"^(?:[A-Za-z0-9_](?:[A-Za-z0-9_-]*[A-Za-z0-9_])?\.)*[A-Za-z0-9-]*[A-Za-z][A-Za-z0-9-]*\.?$"
 
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """Lines of a sample that have something in common. `example`: texts of the first of them."""
+    """Lines of a sample that have something in common. `example` holds texts of the first of them."""
 
     lines: int = 0
     example: tuple[str, ...] = ()
@@ -86,17 +87,17 @@ class Marked:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What was found. Numbers are numbers of lines, unless they are said to be of clients.
+    """What was found in a sample. Numbers are numbers of lines, unless they are said to be of clients.
 
-    `misplaced`: the client is not an address, and another word in front of the request is one. `paired`:
-    the client is an address, and so is the word behind it, where the format has %l. `unused`: X-Forwarded-For
-    is where the format says, and was not believed; its example is the peers that sent most of these, the
-    busiest first. `unknown`: a list of addresses is somewhere else. `behind_proxies`: X-Forwarded-For has
-    named the client. `of_proxies`: the client is a trusted proxy itself. `fronts`: addresses that nearly all
-    lines come from and that pass on X-Forwarded-For of many clients, as proxies do that nobody has named.
-    `few`: the fewest clients, from two to five, that have nearly all lines together and many each.
-    `rivals`: keys of JSON lines that are not used although they could be. `missing`: what the bad line
-    lacks, if it is JSON.
+    In `misplaced` lines the client is not an address, and another word in front of the request is one. In
+    `paired` lines the client is an address, and so is the word behind it, where the format has %l. In
+    `unused` lines X-Forwarded-For is where the format says, and was not believed; the example is the peers
+    that sent most of these, the busiest first. In `unknown` lines a list of addresses is somewhere else. In
+    `behind_proxies` lines X-Forwarded-For has named the client. In `of_proxies` lines the client is a trusted
+    proxy itself. `fronts` are addresses that nearly all lines come from and that pass on X-Forwarded-For of
+    many clients, as unnamed proxies do. `few` are the fewest clients, from two to five, that have nearly all
+    lines together and many each. `rivals` are keys of JSON lines that could be used but are not. `missing` is
+    what the bad line lacks, if it is JSON.
     """
 
     parser: Parser
@@ -124,7 +125,7 @@ class Sample:
 
 
 def cut_sample(values: pa.Array) -> pa.Array:
-    """Return lines from all over a column, the first among them, at most as many as are looked at."""
+    """Return lines from all over a column, the first among them, within the limits of a sample."""
     if len(values) > SAMPLE_LINES:
         values = values.take(pa.array(np.linspace(0, len(values) - 1, SAMPLE_LINES, dtype=np.int64)))
     sizes = pc.fill_null(pc.binary_length(values), 0).to_numpy(zero_copy_only=False)
@@ -132,7 +133,7 @@ def cut_sample(values: pa.Array) -> pa.Array:
 
 
 def take_sample(values: pa.Array, parser: Parser) -> Sample:
-    """Parse the lines and return what can be said of them."""
+    """Parse the lines and return what was found in them."""
     values = cut_sample(values).cast(pa.binary())
     lines = parser.parse(values)
     if not len(lines):
@@ -148,7 +149,7 @@ def take_sample(values: pa.Array, parser: Parser) -> Sample:
     known = _find_known(values, parser, lines) & ~behind
     unknown, lists = _find_unknown(raw, names, is_plain & ~behind & ~known)
     if known.any():
-        # Where the format has a place for the header, what is behind it in the line is not the whole of it.
+        # Where the format has a place for the header, the parser reads it in full.
         lists = pc.if_else(pa.array(known), _take_forwarded(values, parser, lines), lists)
     trusted = NetworkSet(demand_network("trusted_proxies", each) for each in parser.trusted_proxies)
     of_proxies = [
@@ -187,7 +188,7 @@ def show(text: bytes | None) -> str:
 
 
 def _describe_bad(values: pa.Array, lines: Lines, parser: Parser) -> tuple[str, str, MissingFields | None]:
-    """Return why most of the bad lines are bad, the first of these, and what it lacks if it is JSON."""
+    """Return why most of the bad lines are bad, the first such line, and what it lacks if it is JSON."""
     if not lines.bad_rows.size:
         return "", "", None
     reason = int(np.bincount(lines.bad_reasons).argmax())
@@ -197,7 +198,7 @@ def _describe_bad(values: pa.Array, lines: Lines, parser: Parser) -> tuple[str, 
 
 
 def _read_clients(lines: Lines) -> tuple[NDArray[np.int8], NDArray[np.uint64]]:
-    """Return of each line whether its client is an address (1) or another text (2), and its two numbers."""
+    """Return for each line whether its client is an address (1) or another text (2), and its two numbers."""
     high, low = np.empty(len(lines), np.uint64), np.empty(len(lines), np.uint64)
     kinds = np.empty(len(lines), np.int8)
     k.read_clients(lines.data, lines.starts["client"], lines.lengths["client"], high, low, kinds)
@@ -207,7 +208,7 @@ def _read_clients(lines: Lines) -> tuple[NDArray[np.int8], NDArray[np.uint64]]:
 def _find_few(names: pa.Array, firsts: NDArray[np.intp], counts: NDArray[np.intp]) -> Marked:
     """Return the fewest clients with nearly all lines, the busiest first; none if it is one, or many.
 
-    Each has lines enough to be no visitor of a quiet hour: balancers share the lines among them.
+    Each must have too many lines for a visitor in a quiet hour, because load balancers share the lines.
     """
     whole = int(counts.sum())
     busiest = np.argsort(-counts, kind="stable")[:_MOST_NAMED]
@@ -220,17 +221,17 @@ def _find_few(names: pa.Array, firsts: NDArray[np.intp], counts: NDArray[np.intp
 
 
 def _find_behind(lines: Lines) -> NDArray[np.bool_]:
-    """Return where X-Forwarded-For has named the client: it does not stand where the peer does."""
+    """Return where X-Forwarded-For has named the client, which then is not where the peer is."""
     found: NDArray[np.bool_] = lines.starts["client"] != lines.starts["peer"]
     return found | (lines.lengths["peer"] < 0)
 
 
 def _find_known(values: pa.Array, parser: Parser, lines: Lines) -> NDArray[np.bool_]:
-    """Return where X-Forwarded-For stands where the format says: it names another client if all are trusted.
+    """Return where X-Forwarded-For is where the format says: it names another client if all are trusted.
 
-    Local addresses that came with a public one are none that a proxy has passed on: they are the server's
-    own, in a field that only looks like the header. A list that has a public one as well is the header:
-    whoever is behind a company's proxy has a local address himself.
+    Local addresses that came from a public peer were not passed on by a proxy: they are the server's own, in
+    a field that only looks like the header. A list that also has a public address is the header: a client
+    behind a company's proxy has a local address itself.
     """
     trusting = make_parser(parser.log_format, _ANYBODY).parse(values)
     has_list = _find_behind(trusting) & (trusting.lengths["peer"] >= 0)
@@ -271,7 +272,7 @@ def _find_unused(lines: Lines, known: NDArray[np.bool_]) -> Marked:
 
 
 def _take_forwarded(values: pa.Array, parser: Parser, lines: Lines) -> pa.Array:
-    """Return of each line whom X-Forwarded-For would name if all were trusted; null where it names nobody."""
+    """Return the client that X-Forwarded-For would name if all were trusted; null where it names none."""
     trusting = make_parser(parser.log_format, _ANYBODY).parse(values)
     named = dict(zip(trusting.rows.tolist(), take_texts(trusting, "client").to_pylist(), strict=True))
     return pa.array([named.get(row) for row in lines.rows.tolist()], pa.binary())
@@ -280,10 +281,10 @@ def _take_forwarded(values: pa.Array, parser: Parser, lines: Lines) -> pa.Array:
 def _find_fronts(
     names: pa.Array, numbers: NDArray[np.uint64], has_list: NDArray[np.bool_], lists: pa.Array
 ) -> tuple[str, ...]:
-    """Return the addresses that look like proxies which nobody has named, if nearly all lines are theirs.
+    """Return the addresses that look like unnamed proxies, if nearly all lines are theirs.
 
-    A visitor can send the header as well, and change it with each request; what he cannot do is to be alone:
-    others have their part of the lines, unless he floods the site at the very moment of the look.
+    A visitor can also send the header, and change it with each request. But a visitor cannot be alone: others
+    have their share of the lines, unless it floods the site at the very moment of the look.
     """
     whole = len(numbers)
     _, owners, counts = np.unique(numbers, axis=0, return_inverse=True, return_counts=True)
@@ -301,16 +302,18 @@ def _find_fronts(
         if len(lists.filter(pa.array(passed_on)).unique()) < least:
             return ()
         found.append(show(names[int(own.argmax())].as_py()))
-    # Local ones are spared, or blocked, as such; a name is in no list, and none that spares can hold it.
+    # Local addresses are spared or blocked as such. A host name fits into neither a blocklist nor an allow
+    # list.
     return tuple(each for each in found if parse_network(each) is not None and not is_local(each))
 
 
 def _find_unknown(
     raw: pa.Array, names: pa.Array, among: NDArray[np.bool_]
 ) -> tuple[NDArray[np.bool_], pa.Array]:
-    """Find the lines with addresses that proxies may have passed on, in a place that the format skips.
+    """Return the lines with addresses that proxies may have passed on, in a place that the format skips.
 
-    A server's own address may be logged as well, and those of the servers behind it: these are local.
+    A server's own address may also be logged, and those of servers behind it. These are local and do not
+    count.
     """
     found = _extract(raw, _LISTED, among, "several", "quoted", "named", "bare")
     firsts = pc.struct_field(pc.extract_regex(found, rf"^(?P<first>{_ADDRESS})"), "first")
@@ -346,7 +349,7 @@ def _are_local(texts: pa.Array) -> NDArray[np.bool_]:
 
 
 def _choose(texts: pa.Array, is_it: Callable[[str], bool]) -> NDArray[np.bool_]:
-    """Return where a text is one of those; each distinct one is asked about once."""
+    """Return where `is_it` is true of a text; each distinct text is checked once."""
     distinct = texts.drop_null().unique().to_pylist()
     chosen = pa.array([each for each in distinct if is_it(each.decode("ascii", "replace"))], pa.binary())
     found: NDArray[np.bool_] = pc.is_in(texts, chosen).to_numpy(zero_copy_only=False)

@@ -1,7 +1,7 @@
-"""Log files as blocks of lines: opened, unpacked if need be, read block by block, looked at before use.
+"""Log files as blocks of lines: opened, unpacked if necessary, read block by block, looked at before use.
 
-Rule: a look takes nothing away; whoever reads on gets the lines that were looked at as well. Only gzip is
-unpacked, and what is packed in another way is refused by name: its bytes would pass for unreadable lines.
+Rule: a look takes nothing away; the reader still gets the lines that were looked at. Only gzip is unpacked.
+Files that are packed in another way are refused by name, because their bytes would pass for unreadable lines.
 
     with open_log("access.log.1.gz") as file:
         for lines in read_blocks(file, BLOCK_BYTES): ...
@@ -26,7 +26,7 @@ from penstock.core.errors import OptionError
 from penstock.kernels.newline_cutting import cut_lines
 
 BLOCK_BYTES = 8 << 20
-#: How packed files begin that are not unpacked here; no line of a log begins so.
+#: The first bytes of packed files that are not unpacked here. No line of a log begins like that.
 _OTHER_PACKINGS = {b"\x28\xb5\x2f\xfd": "zstd", b"BZh91A": "bzip2", b"\xfd7zXZ\x00": "xz"}
 
 
@@ -36,14 +36,14 @@ def _refuse_other_packing(path: Path | str, begin: bytes) -> None:
             raise OptionError(
                 "LOG_UNREADABLE",
                 f"The log {path} is packed with {name}, and only gzip is unpacked here.",
-                hint=f"Give it unpacked: `{name} -dc {path} | penstock accesslog ... -`.",
+                hint=f"Unpack it first: `{name} -dc {path} | penstock accesslog ... -`.",
                 facts={"path": str(path)},
             )
 
 
 @contextmanager
 def open_log(path: Path | str) -> Iterator[BinaryIO]:
-    """Open a log file, unpacked if it is compressed; `-` is standard input, which stays open."""
+    """Open a log file, unpacked if it is gzip; `-` is standard input, which stays open."""
     if str(path) == "-":
         yield sys.stdin.buffer
         return
@@ -58,18 +58,19 @@ def open_log(path: Path | str) -> Iterator[BinaryIO]:
                     yield cast("BinaryIO", unpacked)
             else:
                 yield file
-    except (OSError, EOFError, zlib.error) as error:  # the last two: a packed log that is cut off or damaged
+    except (OSError, EOFError, zlib.error) as error:
+        # The last two mean a packed log that is cut off or damaged.
         raise OptionError(
             "LOG_UNREADABLE",
             f"The log {path} cannot be read: {error}.",
-            hint="Check its name, rights and end.",
+            hint="Check its name and permissions, and whether it is complete.",
         ) from error
 
 
 def read_blocks(file: BinaryIO, block_bytes: int) -> Iterator[pa.Array]:
     """Yield the lines of a file, block by block, as one column each; the text is copied once.
 
-    Of a line that goes on over blocks at most `LONGEST_LINE_BYTES` are kept.
+    At most `LONGEST_LINE_BYTES` are kept of a line that spans blocks.
     """
     rest = b""
     while True:

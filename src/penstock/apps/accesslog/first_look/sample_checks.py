@@ -1,8 +1,8 @@
 """Conclusions from a sample of lines: why a format is refused, and which warnings come before a command acts.
 
-Rules: a format is refused if it makes every later answer wrong (no line fits, or most clients are none), and
-only if enough lines show it: one empty line, or the first health check, proves nothing. A doubt that would be
-costly is a warning with what to do. Nothing here reads lines; `line_samples` does.
+Rules: a format is refused if it makes every later answer wrong (no line fits, or most clients are not
+clients), and only if enough lines show it: one empty line, or the first health check, proves nothing. A
+costly doubt becomes a warning that says what to do. Nothing here reads lines; `line_samples` does.
 
     for finding in check_sample(take_sample(values, parser)):
         ...
@@ -22,14 +22,14 @@ from penstock.core.errors import OptionError
 from penstock.core.loggers import escape
 from penstock.core.prose import choose, join
 
-#: What concerns one line in ten is said.
+#: What concerns one line in ten is reported.
 _SHARE_TOLD = 0.1
 _NAMES = "Name the format with --log-format: common, combined, nginx, json, or your own LogFormat."
 
 
 @dataclass(frozen=True, slots=True)
 class FormatFinding:
-    """Something about a sample, as an error. `is_fatal`: it is raised, since nothing good can follow."""
+    """A finding about a sample, as an error. If `is_fatal`, it is raised; otherwise it is a warning."""
 
     error: OptionError
     is_fatal: bool = False
@@ -40,9 +40,9 @@ class FormatFinding:
 
 
 def check_sample(sample: Sample, *, is_whole: bool = False) -> list[FormatFinding]:
-    """Return what is doubtful; or only what is fatal, if anything is: other facts mean nothing then.
+    """Return what is doubtful, or only what is fatal, if anything is: other facts mean nothing then.
 
-    A few lines prove nothing, unless `is_whole`: there are no others.
+    A few lines prove nothing, unless `is_whole` says that there are no others.
     """
     if not sample.lines:
         return []
@@ -98,7 +98,7 @@ def _find_nothing(sample: Sample) -> FormatFinding:
 
 
 def _name_keys(missing: MissingFields) -> str:
-    """Return which keys of a JSON line are looked for in vain, which it has, and how to say what they are."""
+    """Return a hint: which keys a JSON line lacks, which it has, and how to say what they are."""
     looked_for = " ".join(
         f"The {field} is looked for as {', '.join(keys)}." for field, keys in missing.fields
     )
@@ -132,7 +132,7 @@ def _check_fit(sample: Sample) -> Iterator[FormatFinding]:
 
 
 def _check_names(sample: Sample) -> Iterator[FormatFinding]:
-    """Report clients that are no addresses: none at all, in the wrong column, or names of hosts."""
+    """Report clients that are not addresses: from the wrong column, of an unknown kind, or host names."""
     without, log_format = sample.without_address, sample.parser.log_format
     told = f"{_share(without, sample.parsed)} of the lines have a client that is not an address"
     if sample.misplaced.lines >= _SHARE_TOLD * sample.parsed:
@@ -190,7 +190,7 @@ def _check_rivals(sample: Sample) -> Iterator[FormatFinding]:
                 f"value in {_share(first.lines, first.whole)} of the JSON lines looked at, and "
                 f"{choose(others, 'is', 'are')} not used.",
                 hint=f"If {choose(others, 'that', 'the first')} is the client, say --log-format 'json "
-                f"client={escape(first.other)}'; to be told no more, --log-format 'json "
+                f"client={escape(first.other)}'; to silence this warning, --log-format 'json "
                 f"client={escape(first.used)}'.",
             )
         )
@@ -209,7 +209,7 @@ def _check_front(sample: Sample) -> Iterator[FormatFinding]:
                 "TWO_ADDRESSES_IN_FRONT",
                 f"{_share(pairs.lines, sample.parsed)} of the lines have two addresses in front, such as "
                 f"`{pairs.example[0]}`. --log-format {log_format} has only one field for them there, so the "
-                "first is taken for the client, whoever it is.",
+                "first is used as the client, whoever it is.",
                 hint="There is one field more in front than the format has: write your own LogFormat with "
                 """--log-format. If the server's own address is first: '%A %h %l %u %t "%r" %>s %b'; if """
                 """X-Forwarded-For is first: '%{X-Forwarded-For}i %h %l %u %t "%r" %>s %b', and name your """
@@ -339,7 +339,7 @@ def _check_few(sample: Sample) -> Iterator[FormatFinding]:
 
 
 def _trust(proxies: Iterable[str]) -> str:
-    """Return the words that name these as proxies; a name of a host is not among them, as none is taken."""
+    """Return the options that name these as proxies; host names are not accepted, so name their addresses."""
     proxies = list(proxies)
     named = [f"--trusted-proxy {each}" for each in proxies if parse_network(each) is not None]
     hosts = [each for each in proxies if parse_network(each) is None]

@@ -1,4 +1,4 @@
-"""The newest lines of a topic, a few of them, for a look at their format before a pipeline starts.
+"""Reads a few of the newest or oldest lines of a topic, to look at their format before a pipeline starts.
 
 Rule: each partition contributes in proportion to what it holds. The key of a record is the client, so one
 client is in one partition; equal shares would hide that it has sent most of the lines.
@@ -40,7 +40,7 @@ def read_oldest(client: ClientSettings, topic: str) -> pa.Array:
 
 
 def _find_ranges(client: ClientSettings, topic: str) -> list[OffsetRange]:
-    """Return all that a topic has."""
+    """Return the ranges of all records that a topic has."""
     view = KafkaLogView(client)
     try:
         described = view.describe([topic])

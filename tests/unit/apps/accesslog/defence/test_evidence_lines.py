@@ -137,6 +137,6 @@ def test_agents_are_shown_and_obey_nobody(tmp_path: Path, capsys: pytest.Capture
     told = capsys.readouterr().out.rstrip("\n").split("\n")[-3:]
     assert not any(set("\x1b\r\u202e") & set(line) for line in told)
     assert [line.partition("Z  ")[2] for line in told[1:]] == [
-        *("GET /x  agent: curl/8", "(of this line only the place is kept)")
+        *("GET /x  agent: curl/8", "(only the place of this line is kept)")
     ]
     assert told[0].partition("Z  ")[2].startswith("agent: a")
