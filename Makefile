@@ -1,13 +1,13 @@
-# Everything one does here. `make` alone lists the targets.
+# Every task of development. `make` alone lists the targets.
 #
-# Each target makes `.venv` first if the lock changed, ends by itself, asks nothing and leaves no process
-# behind, so it runs the same in a terminal, from cron and in CI.
+# A target that needs `.venv` makes it first if the lock has changed. Each target ends on its own, asks no
+# questions and leaves no process behind, so it runs the same in a terminal, from cron and in CI.
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .PHONY: help setup run test check lint format proof bench docs lock clean
 
-# The interpreter `.venv` is made from; 3.11 or newer. Override: make setup PYTHON=python3.12
+# The interpreter that `.venv` is made from; 3.11 or newer. Override: make setup PYTHON=python3.12
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -24,10 +24,10 @@ $(STAMP): requirements-dev.lock
 	@$(PYTHON) tools/install.py $(PY) requirements-dev.lock
 	@touch $(STAMP)
 
-run: $(STAMP)  ## the main application here: simulated web servers, Kafka, Spark, attackers found, a report
+run: $(STAMP)  ## run the main application here: simulated web servers, Kafka, Spark, attackers found, a report
 	$(VENV)/bin/penstock accesslog demo
 
-lint: $(STAMP)  ## ruff, mypy, import rules, dead code
+lint: $(STAMP)  ## run ruff, mypy, the import rules and the search for dead code
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
@@ -35,19 +35,19 @@ lint: $(STAMP)  ## ruff, mypy, import rules, dead code
 	$(VENV)/bin/vulture
 	$(VENV)/bin/vulture src examples tools  # what only tests call is dead, too
 
-check: $(STAMP)  ## lint and every test that needs no server (about 6 minutes; the aim is 2)
+check: $(STAMP)  ## run lint and every test that needs no server (about 6 minutes; the aim is 2)
 	$(PY) tools/run_tests.py --lint --no-servers -- -q </dev/null
 
-test: $(STAMP)  ## everything but the proofs, with strict accounting (about 29 minutes; the aim is 20)
+test: $(STAMP)  ## run lint and everything but the proofs, with strict accounting (about 29 minutes; the aim is 20)
 	$(PY) tools/run_tests.py --lint </dev/null
 
-proof: $(STAMP)  ## the long proofs (hours); writes what was proven to docs/proof/
+proof: $(STAMP)  ## run the long proofs (hours) and write what was proven to docs/proof/
 	$(PY) tools/proof.py </dev/null
 
-bench: $(STAMP)  ## measure against Spark's JVM connector; prints machine, versions, samples, ratio
+bench: $(STAMP)  ## measure against Spark's JVM connector; print machine, versions, samples, ratio
 	$(PY) -m bench </dev/null
 
-docs: $(STAMP)  ## write docs/reference/ again from the tests and the sources
+docs: $(STAMP)  ## regenerate the reference pages from the tests and the sources
 	$(PY) tools/reference.py
 
 format: $(STAMP)  ## let ruff format and fix what it can
