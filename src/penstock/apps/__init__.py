@@ -1,1 +1,1 @@
-"""Applications: they drive Spark as any user does, and use the rooms beneath the engines directly."""
+"""Applications built on Penstock: they drive Spark as any user does, and use the lower packages directly."""

@@ -1,6 +1,6 @@
-"""Counts the words of a stream of lines: the same for every source whose rows have a `value`.
+"""A word count over a stream of lines, the same for every source whose rows have a `value`.
 
-Only the name of the format and its options change between Kafka and a queue of one's own:
+Only the name of the format and its options differ between Kafka and a queue of your own:
 
     count_words(spark.readStream.format("penstock").options(**options).load())
 """
@@ -18,7 +18,7 @@ LINES = ("hello owen", "hello lemon", "byebye")
 
 
 def count_words(lines: DataFrame) -> DataFrame:
-    """Return one row for each word of the lines in `value`, with its count; single blanks separate words."""
+    """Return one row for each word of the lines in `value`, with its count; single spaces separate words."""
     from pyspark.sql.functions import col, explode, split
 
     words = lines.select(explode(split(col("value").cast("string"), " ")).alias("value"))
@@ -26,6 +26,6 @@ def count_words(lines: DataFrame) -> DataFrame:
 
 
 def show_counts(counts: DataFrame, checkpoint: str) -> StreamingQuery:
-    """Print all counts after each batch. With the same checkpoint the totals go on where they were."""
+    """Print all counts after each batch. With the same checkpoint, the totals continue where they stopped."""
     writer = counts.writeStream.outputMode("complete").format("console").option("truncate", "false")
     return writer.option("checkpointLocation", checkpoint).start()

@@ -1,1 +1,1 @@
-"""Live load monitoring and attack defence on access logs: Kafka in, Spark between, SQL and lists out."""
+"""Live load monitoring and attack defence for access logs: from Kafka through Spark to SQL and blocklists."""

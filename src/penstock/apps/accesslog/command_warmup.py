@@ -1,8 +1,8 @@
-"""Compiles the kernels of all verbs beforehand: those of the pipeline, of a replay, a shipper and the others.
+"""Compiles the kernels of all commands in advance: those of the pipeline, a replay, a shipper and the others.
 
-Rule: what is called here is what the verbs call, with all kinds of lines that the simulator writes. A kernel
-that is called nowhere here is compiled when it is first needed, and the user waits: a test looks for such
-kernels.
+Rule: the calls here are those that the commands make, with all kinds of lines that the simulator writes. A
+kernel that is not called here is compiled when it is first needed, while the user waits. A test looks for
+such kernels.
 
     warm_up_all()
 """

@@ -1,1 +1,1 @@
-"""The load: requests, bytes, latencies and tops per second and minute; spikes and drops; alerts."""
+"""The load per second and minute (requests, bytes, latencies, top lists), and alerts on spikes and drops."""

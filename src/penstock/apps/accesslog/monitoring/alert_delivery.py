@@ -1,13 +1,13 @@
 """Delivers alerts from the database to a webhook: each at least once, under ids that stay the same.
 
-Rule: the database is the truth, the webhook follows it. What a receiver has accepted is noted in the same
-database afterwards; after a kill in between the same alert is sent again with the same id. Alerts that are
-older than the first webhook are never sent. Sending does not wait for the receiver; `check` says afterwards
-whether it answers.
+Rule: the database is the source of truth, and the webhook follows it. An alert that the receiver has accepted
+is noted in the same database afterwards. If the process is killed in between, the same alert is sent again
+with the same id. Alerts older than the first webhook are never sent. Sending does not wait for the receiver;
+`check` says afterwards whether it answers.
 
     with closing(AlertSender(place, Webhook("https://hooks.example/x"))) as sender:
         sender.send()      # at the start, and after each batch
-        sender.check()     # an error if the receiver takes nothing
+        sender.check()     # raises an error if the receiver accepts nothing
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ TOLD = "accesslog_alerts_told"
 
 
 class AlertSender:
-    """For one thread; the sender has its own. At the end it waits `patience_s` for what is on its way."""
+    """Sends stored alerts to a webhook. Use it from one thread; the sending itself happens in another.
+
+    At the end it waits up to `patience_s` for alerts that are on their way.
+    """
 
     def __init__(self, place: Place, webhook: Webhook, *, patience_s: float = 5.0) -> None:
         self._database = Database(place)
@@ -50,7 +53,7 @@ class AlertSender:
         self._sender = WebhookSender(webhook, self._note_settled, self._offer_again)
 
     def send(self, *, has_new_alerts: bool = True) -> int:
-        """Hand over events not sent yet; return how many. It reads nothing if nothing is new or left."""
+        """Hand over the events not sent yet and return how many. If nothing is new or left, read nothing."""
         if not has_new_alerts and not self._has_more.is_set():
             return 0
         self._has_more.clear()
@@ -68,19 +71,19 @@ class AlertSender:
         return taken
 
     def check(self) -> None:
-        """Raise WEBHOOK_NOT_DELIVERED if the receiver did not take what was last sent to it."""
+        """Raise WEBHOOK_NOT_DELIVERED if the receiver did not accept what was last sent to it."""
         if self._sender.trouble is not None:
-            raise self._make_error(f"does not take alerts: {self._sender.trouble}")
+            raise self._make_error(f"does not accept alerts: {self._sender.trouble}")
 
     def finish(self) -> None:
-        """Send what is left, and raise WEBHOOK_NOT_DELIVERED if it was not taken. Call it last."""
+        """Send what is left, and raise WEBHOOK_NOT_DELIVERED if it was not accepted. Call it last."""
         self.close()
         self.check()
         if self._has_left or self._has_more.is_set():
-            raise self._make_error("has not taken all alerts yet")
+            raise self._make_error("has not accepted all alerts yet")
 
     def close(self) -> None:
-        """Wait a little for what is on its way; the next sender sends the rest."""
+        """Wait briefly for alerts that are on their way. The next sender sends the rest."""
         if not self._is_closed:
             self._is_closed = True
             self._has_left = not self._sender.close(self._patience_s)
@@ -89,16 +92,16 @@ class AlertSender:
         return SinkError(
             "WEBHOOK_NOT_DELIVERED",
             f"The webhook {self._webhook} {what}.",
-            hint="Check the receiver and the address; what it has missed is sent when it answers.",
+            hint="Check the receiver and the address. The alerts that it missed are sent once it answers.",
             retriable=True,
         )
 
     def _note_settled(self, event_id: str, delivered: bool) -> None:  # noqa: ARG002
-        """Note an alert as delivered, or refused for good."""
+        """Note that an alert was delivered, or permanently refused."""
         self._database.run(lambda session: _note_sent(session, [event_id]), writes=True)
 
     def _offer_again(self, event_id: str) -> None:
-        """Note that nobody took an alert, so that it is offered again."""
+        """Note that an alert was not accepted, so that it is offered again."""
         self._offered.discard(event_id)
         self._has_more.set()
 
@@ -134,4 +137,4 @@ def _make_table(session: Session) -> None:
     )
 
 
-_TABLES = TableSet("accesslog alerts told", 1, _make_table, "list of alerts that were told", "TOLD_TOO_NEW")
+_TABLES = TableSet("accesslog alerts told", 1, _make_table, "list of alerts already sent", "TOLD_TOO_NEW")

@@ -1,7 +1,7 @@
-"""Turns rows of alerts into events with a sentence for people, and writes these to the log.
+"""Turns alert rows into events that carry a readable sentence, and writes them to the log.
 
 Rules: an alert has two events, `opened` and `closed`, whose ids depend only on the alert, so a receiver
-recognises one that comes twice. A log line is one line, whatever a log held.
+recognises an event that comes twice. An event is written as one line, whatever texts it contains.
 
 >>> row = {"alert_id": "4f", "kind": "rate_spike", "server": "www", "closed_at": None, "new_level": False}
 >>> row |= {"opened_at": datetime(2026, 1, 2, tzinfo=UTC), "value": 90.0, "expected": 30.0, "peak": 90.0}
@@ -25,7 +25,7 @@ _LOG = get_logger("penstock.accesslog.alerts")
 
 @dataclass(frozen=True, slots=True)
 class AlertEvent:
-    """Something to tell about an alert."""
+    """The opening or the closing of an alert."""
 
     event_id: str
     what: str  # opened or closed
@@ -45,7 +45,7 @@ class AlertEvent:
 
 
 def list_events(rows: Iterable[Mapping[str, Any]]) -> list[AlertEvent]:
-    """Return the events of rows of alerts, in order of time. A row that is closed has both."""
+    """Return the events of alert rows, ordered by time. A closed alert has both events."""
     events = []
     for row in rows:
         events.append(_make_event(row, "opened"))
@@ -72,7 +72,7 @@ def _make_event(row: Mapping[str, Any], what: str) -> AlertEvent:
 
 
 def describe(row: Mapping[str, Any], *, closed: bool) -> str:
-    """Return one sentence for people."""
+    """Return a sentence about an alert's opening, or with `closed` about its end."""
     name = "all servers" if row["server"] == "*" else row["server"] or "the server"
     if not closed:
         return (
@@ -81,7 +81,7 @@ def describe(row: Mapping[str, Any], *, closed: bool) -> str:
     lasted = _to_utc(row["closed_at"]) - _to_utc(row["opened_at"])
     over = "stays and is the new normal" if row["new_level"] else "is over"
     peak = _amount(row["kind"], row["peak"])
-    return f"{name}: it {over} after {round(lasted.total_seconds())} s, at most off: {peak}"
+    return f"{name}: it {over} after {round(lasted.total_seconds())} s, furthest off: {peak}"
 
 
 def _amount(kind: str, value: float) -> str:
@@ -109,7 +109,7 @@ def write_time(moment: datetime | None) -> str | None:
 
 
 def write_line(event: AlertEvent) -> str:
-    """Return one line; texts are quoted as in JSON, in ASCII, so no name can break or forge a line."""
+    """Return an event as one line. Texts are quoted as in ASCII JSON, so no name can break or fake a line."""
     return (
         f"{write_time(event.at)} {event.what} {event.kind} server={json.dumps(event.server)}"
         f" id={event.event_id} {json.dumps(event.text)}"

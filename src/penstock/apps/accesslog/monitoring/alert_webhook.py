@@ -1,9 +1,9 @@
 """Posts alert events to a webhook, in a thread of its own.
 
-Rules: a webhook never holds up the pipeline (a bounded queue, a deadline for every call, retries later); it
-follows no redirect; its address is often a secret, so it appears nowhere. Why not call it where the alert is
-found: a repeated batch would call it again, and a receiver that hangs would stop the stream. Send an alert
-only after it was committed.
+Rules: a webhook never holds up the pipeline: the queue is bounded, every call has a deadline, and retries
+come later. Redirects are not followed. The address is often a secret, so it is never shown in full. Why not
+call it where the alert is found: a repeated batch would call it again, and a receiver that hangs would stop
+the stream. Send an alert only after it was committed.
 
 >>> str(Webhook("https://hooks.example/secret-path"))
 'https://hooks.example/***'
@@ -39,7 +39,7 @@ _MOST_WAITING = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """Where to POST events to. With a `secret`, Penstock-Signature is an HMAC-SHA256 of the body."""
+    """The address to POST events to. With a `secret`, Penstock-Signature is an HMAC-SHA256 of the body."""
 
     url: str = field(repr=False)
     secret: str = field(default="", repr=False)
@@ -48,22 +48,22 @@ class Webhook:
         parts = urllib.parse.urlsplit(self.url)
         try:
             sound = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        except ValueError:  # a port that is no number
+        except ValueError:  # a port that is not a number
             sound = False
         if not sound or any(ord(each) <= 32 or ord(each) > 126 for each in self.url):
             raise OptionError(
                 "WEBHOOK_ADDRESS",
-                "The address of the webhook is not one of http or https.",
-                hint="Write https, a host and a path; a secret one as ${env:NAME}.",
+                "The address of the webhook is not a valid http or https URL.",
+                hint="Write https, a host and a path. Write a secret address as ${env:NAME}.",
             )
 
     def __str__(self) -> str:
-        """Return the host alone: the path of a webhook is often its password."""
+        """Return scheme, host and port only: the path of a webhook is often its password."""
         parts = urllib.parse.urlsplit(self.url)
         return f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}/***"
 
     def post(self, event: AlertEvent) -> None:
-        """Send one event. `WebhookRefusedError` is for good, an OSError may pass."""
+        """Send one event. A `WebhookRefusedError` is permanent; an OSError may be temporary."""
         parts = urllib.parse.urlsplit(self.url)
         body = write_json(event)
         headers = {"Content-Type": "application/json", "Idempotency-Key": event.event_id}
@@ -83,7 +83,7 @@ class Webhook:
         else:
             connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=_DEADLINE_S)
         path = parts.path or "/"
-        # The connection's own timeout begins anew with every byte; this one does not.
+        # The connection's own timeout restarts with every byte; this timer does not.
         too_late = threading.Event()
         end = threading.Timer(_DEADLINE_S, _cut_off, [connection, too_late])
         end.daemon = True
@@ -97,7 +97,7 @@ class Webhook:
             end.cancel()
             connection.close()
         if too_late.is_set():
-            raise TimeoutError("no whole answer before the deadline")
+            raise TimeoutError("no complete answer before the deadline")
         if answer.status in (408, 425, 429) or answer.status >= 500:
             raise ConnectionError(f"status {answer.status}")
         if not 200 <= answer.status < 300:
@@ -111,11 +111,11 @@ def _cut_off(connection: http.client.HTTPConnection, told: threading.Event) -> N
 
 
 class WebhookRefusedError(ValueError):
-    """The receiver does not want this event: trying again would not help."""
+    """The receiver rejected this event; a retry would not help."""
 
 
 def write_json(event: AlertEvent) -> bytes:
-    """Return the body of a webhook."""
+    """Return the JSON body that is posted for an event."""
     content = {
         "version": JSON_VERSION,
         "id": event.event_id,
@@ -134,12 +134,12 @@ def write_json(event: AlertEvent) -> bytes:
 
 
 class WebhookSender:
-    """Sends events from a thread of its own, in order; offering one never waits.
+    """Sends events in order from a thread of its own; offering one never blocks.
 
-    `settled(event_id, delivered)` is called from that thread when an event need not be sent again: move the
-    cursor then; if that fails it is called again later. `missed(event_id)`: nobody took it for so long that
-    others have their turn; offer it again. What is not settled when the sender closes is to be offered again
-    by the next one.
+    `settled(event_id, delivered)` is called from that thread when an event need not be sent again. Record it
+    then; if that fails, the call is repeated later. `missed(event_id)` is called when an event was not
+    accepted for so long that others get their turn; offer it again. Offer the next sender whatever was not
+    settled when this one closed.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class WebhookSender:
         self._thread.start()
 
     def offer(self, events: Iterable[AlertEvent]) -> int:
-        """Take events for sending; returns how many found room. Offer the rest again later."""
+        """Queue events for sending and return how many found room. Offer the rest again later."""
         taken = 0
         for event in events:
             try:
@@ -173,7 +173,7 @@ class WebhookSender:
         return taken
 
     def close(self, deadline_s: float = 5.0) -> bool:
-        """Send what waits, until the deadline; True if nothing is left."""
+        """Send what waits, until the deadline; return whether nothing is left."""
         end = time.monotonic() + deadline_s
         try:
             self._waiting.put(None, timeout=deadline_s)  # behind all others
@@ -200,12 +200,12 @@ class WebhookSender:
         self._settle_all()
 
     def _settle_all(self) -> None:
-        """Note outcomes; one that cannot be noted now, as in a locked database, is noted later."""
+        """Report the outcomes. One that cannot be recorded now, as in a locked database, is retried later."""
         while self._unsettled:
             try:
                 self._settled(*self._unsettled[0])
             except PenstockError as error:
-                _LOG.warning("that event %s was told is noted later: %s", self._unsettled[0][0], error)
+                _LOG.warning("the outcome of event %s is recorded later: %s", self._unsettled[0][0], error)
                 return
             del self._unsettled[0]
 
@@ -227,7 +227,7 @@ class WebhookSender:
                 pause_s = _BACKOFF_S[min(attempt, len(_BACKOFF_S) - 1)]
                 attempt += 1
                 if time.monotonic() + pause_s > end:
-                    _LOG.warning("the webhook %s got event %s not at all", self._webhook, event.event_id)
+                    _LOG.warning("giving up for now: webhook %s, event %s", self._webhook, event.event_id)
                     self.given_up += 1
                     self._missed(event.event_id)
                     return
@@ -237,4 +237,4 @@ class WebhookSender:
                 self.delivered += 1
                 self._settle(event.event_id, True)
                 return
-        # Closing: it is not settled, the next sender gets it.
+        # Closing: the event is not settled, so the next sender gets it.

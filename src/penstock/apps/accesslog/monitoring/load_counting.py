@@ -3,12 +3,12 @@
 `count_load` runs in the worker that fetched the lines; `merge` (in `load_merging`, offered here too) joins
 partials and the state of earlier batches.
 
-Rule: where a line is counted is a function of its partition's log alone, so any split into batches gives the
-same numbers. A line is counted in the second it belongs to, or as too late when its server's clock in its
-partition is five minutes past the end of its minute. A clock is the highest time that two lines in a row
-have reached. `line_stage.cap_times` lets no line be more than a minute ahead, which keeps minutes open; but a
-second is judged thirty times sooner, so one line from the future alone must move nothing here. Why both: a
-server whose clock is wrong writes more than two lines.
+Rule: where a line is counted depends only on its partition's log, so any split into batches gives the same
+numbers. A line is counted in the second it belongs to, or as too late if its server's clock in its partition
+is five minutes past the end of its minute. A clock is the highest time that two lines in a row have reached.
+`line_stage.cap_times` lets no line be more than a minute ahead, which keeps minutes open. But a second is
+judged thirty times sooner, so a single line from the future must move nothing here. Why both: a server whose
+clock is wrong writes more than two lines.
 
 Why not the time of arrival: after an outage the backlog would look like a flood. Why not one clock for all
 servers: a server whose clock is an hour ahead would make the lines of all others late.
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ALL", "Merged", "MonitorSettings", "count_load", "merge"]
 
-#: A longer name of a server is cut.
+#: A longer server name is cut.
 _NAME_BYTES = 128
 
 
@@ -59,12 +59,12 @@ def count_load(
     settings: MonitorSettings | None = None,
     grouped: GroupedFields | None = None,
 ) -> bytes:
-    """Return what these lines add, packed.
+    """Return what these lines add to the load, as a packed partial.
 
-    `servers` has a text or null for each parsed line, or for each row that was given to the parser (the
-    record's header); without one the line's virtual host is its server, else it has the name "".
+    `servers` has a name or null for each parsed line, or for each row that was given to the parser (the
+    record's header). A line without one has its virtual host as its server, or "" if that is missing, too.
     `partition` names the log the lines are from and `first_offset` says where in it: `merge` takes partials
-    of one partition in that order. `grouped` if somebody has numbered the lines' texts already.
+    of one partition in that order. Pass `grouped` if the lines' texts are numbered already.
     """
     settings = settings or MonitorSettings()
     names, numbers = _name_servers(lines, servers)
@@ -117,9 +117,9 @@ def _name_servers(
         names += found
     if not total:
         return [""], numbers
-    # Equal names from both places, or equal after cleaning, are one server. They are told in the order of
-    # their first lines, and only if they have one: `merge` has so many places for servers, and who gets them
-    # must not depend on where a batch ends.
+    # Names that are equal in both places, or after cleaning, are one server. Servers are listed in the order
+    # of their first lines, and only if they have one: `merge` has a limited number of places for servers, and
+    # which servers get them must not depend on where a batch ends.
     firsts = np.full(len(names), total)
     firsts[numbers[::-1]] = np.arange(total)[::-1]
     used = [number for number in np.argsort(firsts, kind="stable").tolist() if firsts[number] < total]
@@ -246,10 +246,10 @@ def _count_texts(
 def _sketch_clients(
     cells: NDArray[np.int32], hashes: NDArray[np.uint64], cell_count: int
 ) -> dict[str, pa.Table]:
-    """Return the hashes of the clients of each cell while they are few, else a sketch of them."""
+    """Return the clients of each cell: their hashes while they are few, else a sketch of them."""
     many = np.flatnonzero(np.bincount(cells, minlength=cell_count) > EXACT_LIMIT)
     sketches = [make_registers(hashes[cells == cell]).tobytes() for cell in many.tolist()]
-    few = np.flatnonzero(~np.isin(cells, many))  # rows of their own: the arrays are filled again
+    few = np.flatnonzero(~np.isin(cells, many))  # these copy rows, because the arrays are filled again
     return {
         "clients": pa.table({"cell": cells[few], "hash": hashes[few]}),
         "sketches": pa.table({"cell": many.astype(np.int32), "registers": pa.array(sketches, pa.binary())}),

@@ -1,16 +1,16 @@
-"""The loops of load monitoring: each line of a batch touched once per table, equal texts hashed once.
+"""The loops of load monitoring: they touch each line of a batch once per table and hash equal texts once.
 
-Rule: a text is found again by 64 bits of it and by the cell (minute and server) it was counted in; its bytes
-are copied only if it is among the largest of its cell. Why not Arrow's group_by over a column of texts: it
+Rule: a text is identified by a 64-bit hash and the cell (minute and server) it is counted in. Its bytes are
+copied only if it is among the most frequent of its cell. Why not Arrow's group_by over a column of texts: it
 copies and compares each text of each line, about 400 ns a line; here all tables together take about 80.
 
-Tables are arrays of entries in the order in which they were first seen, and slots that point at them. Where a
-key's slot is depends on a number drawn for each table: nobody can choose URLs that all meet in one slot. What
-is counted does not depend on it. Whoever can find two texts with the same 64 bits gets them counted as one.
+Tables are arrays of entries, in the order in which they were first seen, and slots that point at them. A
+key's slot depends on a salt drawn for each table, so nobody can choose URLs that all collide in one slot. The
+counts do not depend on the salt. Two texts with the same hash are counted as one.
 
-Texts come here numbered (`text_grouping`, whose table has no such number; there a search has an end).
+Texts arrive numbered by `text_grouping`. Its table has no salt, but it bounds the length of a search.
 
-No kernel allocates; the arrays come from `monitoring`.
+No kernel allocates memory; the callers pass the arrays in.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -52,7 +52,7 @@ _HIGHS, _ZERO, _ONE = np.uint64(0x8080808080808080), np.uint64(0), np.uint64(1)
 
 @inlined
 def hash_text(data, at, end):
-    """Return 64 bits of `data[at:end]`, whose bounds the caller has checked."""
+    """Return a 64-bit hash of `data[at:end]`, whose bounds the caller has checked."""
     state = np.uint64(end - at) * _K1
     while at + 8 <= end:
         state = (state ^ load_word(data, at)) * _K2
@@ -72,7 +72,7 @@ def hash_text(data, at, end):
 
 @inlined
 def _find_question(data, at, end):
-    """Return where the first ? is, or the end."""
+    """Return the position of the first `?`, or the end."""
     while at + 8 <= end:
         word = load_word(data, at) ^ _QUESTIONS
         if (word - _ONES) & ~word & _HIGHS != _ZERO:
@@ -109,7 +109,7 @@ def _grow(slots, shift, salt, keys, cells, entries):
 
 @inlined
 def bucket_of(latency):
-    """Return the bucket of a latency in microseconds; up to 63 each number has its own."""
+    """Return the bucket of a latency in microseconds; up to 127 each number has its own."""
     value = min(max(latency, np.int64(0)), np.int64(_LONGEST))
     exponent = np.int64(0)
     while value >> exponent >= 2 << BUCKET_BITS:
@@ -150,10 +150,10 @@ class CellTable(NamedTuple):
 
 @kernel
 def count_lines(lines, grace, lateness, salt, clocks, late, second_table, cell_table, line_cells):
-    """Count lines into seconds; returns how many seconds and cells there are.
+    """Count lines into seconds; return the number of seconds and the number of cells.
 
-    `clocks` has a row for each server and a last one for all: first time, last time, the highest time that
-    two lines in a row have reached. `line_cells` gets the cell of each line, -1 if it came too late.
+    `clocks` has a row for each server and a last one for all: first time, last time, and the highest time
+    that two lines in a row have reached. `line_cells` gets the cell of each line, -1 if it came too late.
     """
     times, statuses, sizes, latencies, servers = lines
     seconds, second_servers, second_cells, counts, slots = second_table
@@ -227,7 +227,7 @@ def count_lines(lines, grace, lateness, salt, clocks, late, second_table, cell_t
 
 @kernel
 def count_latencies(latencies, line_cells, salt, slots, buckets, cells, hits):
-    """Count latencies into (cell, bucket); returns how many entries there are."""
+    """Count latencies into (cell, bucket); return the number of entries."""
     shift, entries = np.int64(60), 0
     slots[:16] = -1
     for line in range(len(latencies)):
@@ -250,8 +250,10 @@ def count_latencies(latencies, line_cells, salt, slots, buckets, cells, hits):
 
 @kernel
 def hash_numbered(data, starts, lengths, cut, keys, ends):
-    """Hash each number's text and note where it ends; the last one is the empty text, for lines without any.
-    `cut`: up to the first question mark."""
+    """Hash each number's text and store where it ends. With `cut`, a text ends at its first question mark.
+
+    The last hash is that of the empty text, for lines without a text.
+    """
     for number in range(len(starts)):
         start = np.int64(starts[number])
         end = start + np.int64(lengths[number])
@@ -263,10 +265,10 @@ def hash_numbered(data, starts, lengths, cut, keys, ends):
 
 @kernel
 def count_texts(numbers, keys, sizes, line_cells, salt, slots, hashes, cells, hits, sums, texts):
-    """Count texts into (cell, hash), with the bytes sent; returns how many entries there are.
+    """Count texts into (cell, hash), with the bytes sent; return the number of entries.
 
-    `keys` has the hash of each number's text, and behind them that of lines without one (number -1). The
-    number under which an entry's text was first seen goes to `texts`.
+    `keys` has the hash of each number's text, followed by that of lines without one (number -1). `texts`
+    gets the number under which an entry's text was first seen.
     """
     shift, entries = np.int64(60), 0
     slots[:16] = -1
@@ -293,10 +295,11 @@ def count_texts(numbers, keys, sizes, line_cells, salt, slots, hashes, cells, hi
 
 @kernel
 def keep_largest(cells, hits, room, crowded, steps, floors, keep):
-    """Mark the `room` largest entries of each crowded cell and all of the others; of equals the first ones.
+    """Mark the `room` largest entries of each crowded cell and all entries of the others; return True.
 
-    `crowded` numbers the crowded cells and is -1 elsewhere; `steps` has a row of 1,024 zeros for each.
-    `floors` gets the most hits an entry that is not kept may have. False: counts too large to be told apart.
+    Of equal entries the first ones are kept. `crowded` numbers the crowded cells and is -1 elsewhere; `steps`
+    has a row of 1,024 zeros for each of them. `floors` gets the most hits that a dropped entry may have.
+    Return False if the counts are too large to be told apart.
     """
     for entry in range(len(hits)):
         which = crowded[cells[entry]]
@@ -311,7 +314,7 @@ def keep_largest(cells, hits, room, crowded, steps, floors, keep):
         if step == STEPS - 1:
             return False
         floors[which] = step
-        steps[which, 0] = room - kept  # how many with exactly so many hits still fit
+        steps[which, 0] = room - kept  # how many entries with exactly this many hits still fit
     for entry in range(len(hits)):
         which = crowded[cells[entry]]
         keep[entry] = True
@@ -325,7 +328,7 @@ def keep_largest(cells, hits, room, crowded, steps, floors, keep):
 
 @kernel
 def copy_texts(data, starts, offsets, target):
-    """Put texts one behind the other; text i gets `target[offsets[i]:offsets[i + 1]]`."""
+    """Copy texts one after another; text i goes to `target[offsets[i]:offsets[i + 1]]`."""
     for i in range(len(starts)):
         size = offsets[i + 1] - offsets[i]
         if starts[i] >= 0 and 0 < size <= len(data) - starts[i] and offsets[i + 1] <= len(target):
@@ -337,7 +340,7 @@ def copy_texts(data, starts, offsets, target):
 
 @kernel
 def fill_registers(hashes, registers):
-    """Put hashes into the registers of a sketch: the first bits choose one, it keeps the longest run of 0."""
+    """Add hashes to a sketch: their first bits choose a register, which keeps the longest run of zeros."""
     for i in range(len(hashes)):
         register = hashes[i] >> np.uint64(64 - SKETCH_BITS)
         rest = hashes[i] << np.uint64(SKETCH_BITS)

@@ -1,14 +1,15 @@
 """Load monitoring, second half: partials and state become rows for SQL and the next state.
 
-The rows of seconds and minutes are complete (they replace what is there: upsert), so a batch that is
-repeated changes nothing. Rules: every line is counted, in its second or as too late; rows are a function of
-the logs, however they were split into batches. What a minute needs stays in the state until its server's
-clocks are past it by `grace`; then it is closed, and its rows are final.
+The rows of seconds and minutes are complete and replace the stored ones (upsert), so a batch that is repeated
+changes nothing. Rules: every line is counted, in its second or as too late. Rows depend only on the logs,
+however they were split into batches. What a minute needs stays in the state until its server's clocks are
+past it by `grace`; then it is closed, and its rows are final.
 
-A minute is closed when all partitions that carry its server are past it, or when the pipeline's watermark is
-and some partition's clock as well (others are idle), or when everybody else is an hour further. State is in
-numbered pieces of at most 1 MiB; a piece that did not change keeps its bytes. Bounded: 256 servers (the rest
-is "(other)"), 180 open minutes, 64 MiB; beyond that the oldest minutes close early.
+A minute is closed when all partitions that carry its server are past it, or when the pipeline's watermark and
+at least one of their clocks are (the others are idle), or when the clock of all servers together is fifteen
+minutes further. State is in numbered pieces of at most 1 MiB; a piece that did not change keeps its bytes.
+The state is bounded: 256 servers (the rest is "(other)"), 180 open minutes and 64 MiB. Beyond that, the
+oldest minutes close early.
 
 Why not add up in SQL: percentiles, distinct clients and top lists of parts cannot be added.
 
@@ -77,10 +78,10 @@ OTHER = "(other)"
 _MOST_SERVERS = 256
 _MOST_CLOCKS = 16_384
 _MOST_MINUTES = 180
-#: Seconds of servers that wait to be judged while a partition holds back its clock.
+#: Seconds of servers that wait to be judged while a partition holds the clock back.
 _MOST_PENDING = 8_192
 _MOST_BYTES = 64 << 20
-#: A server that has been silent for this long keeps no minute open any more.
+#: A server that has been silent for this long no longer keeps minutes open.
 _DEAD_US = 900 * MICROS
 _FORGOTTEN_US = 86_400 * MICROS
 HEAD_PIECE, _WATCH_PIECE = 0, 1
@@ -108,8 +109,8 @@ ALERT_ROWS = pa.schema(
 class MonitorSettings:
     """How long to wait for lines, in event time."""
 
-    grace_s: int = 300  #: a minute stays open for so long
-    lateness_s: int = 2  #: a second is judged so long after its end
+    grace_s: int = 300  #: a minute stays open for this long
+    lateness_s: int = 2  #: a second is judged this long after its end
     limits: AnomalyLimits = field(default_factory=AnomalyLimits)
 
     @property
@@ -123,7 +124,7 @@ class MonitorSettings:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """Rows to upsert, and the state for the next call. Keys: see each table."""
+    """Rows to upsert by the key that is named at each table, and the state for the next call."""
 
     seconds: pa.Table  # key: second, server
     minutes: pa.Table  # key: minute, server
@@ -139,7 +140,7 @@ def merge(
     *,
     settings: MonitorSettings | None = None,
 ) -> Merged:
-    """Bring partials, in any order, and the state of earlier calls together."""
+    """Merge partials, in any order, with the state of earlier calls; return rows and the next state."""
     settings = settings or MonitorSettings()
     before = dict(state or {})
     books = _Books.read(before, settings)
@@ -210,7 +211,7 @@ class _Books:
     # --- lines in ------------------------------------------------------------------------------------------
 
     def admit(self, head: Mapping[str, Any], tables: Mapping[str, pa.Table]) -> Minutes | None:
-        """Return what of a partial is counted: no lines that the clocks of earlier batches make too late."""
+        """Return the part of a partial that is counted: no lines that earlier clocks make too late."""
         partition, names = head["partition"], tables["servers"]["name"].to_pylist()
         numbers, begins = self._update_clocks(partition, names, to_columns(tables["clocks"]))
         self.too_late += int(tables["clocks"]["late"].to_numpy().sum())
@@ -219,7 +220,7 @@ class _Books:
         closed = np.array([self.closed.get(name, NEVER) for name in self.servers] or [NEVER], np.int64)
         late = begins[servers] >= (minutes + 1) * MINUTE_MICROS + self.settings.grace_us
         late |= minutes < closed[numbers[servers]]
-        # Of a server nobody knew: the minute is gone, and its sums over all servers cannot be made again.
+        # A new server may bring a minute that is closed for all servers: those sums cannot be made again.
         late |= minutes < self.closed.get(ALL, NEVER)
         seconds = to_columns(tables["seconds"])
         refused = late[seconds["cell"]]
@@ -259,7 +260,7 @@ class _Books:
                 continue
             last_before, clock_before = self.clocks.get((partition, name), (NEVER, NEVER))
             begins[at] = max(clock_before, min(last_before, first))
-            # Of servers that share a name (the rest) the clock of the furthest one counts.
+            # Of servers that share a name (`OTHER`), the clock that is furthest ahead counts.
             _, furthest = after.get((partition, name), (NEVER, NEVER))
             after[partition, name] = (last, max(int(begins[at]), clock, furthest))
         self.clocks |= after
@@ -302,7 +303,7 @@ class _Books:
         return changes + self.watch.relieve(_MOST_PENDING)
 
     def close(self, watermark_us: int | None) -> None:
-        """Close what is past, and forget servers that have not been heard for a day."""
+        """Close the minutes that are over, and forget servers that have been silent for a day."""
         found = self._find_reached(watermark_us)
         everyone = found.get(ALL, NEVER)
         for name in self.servers:
@@ -325,7 +326,7 @@ class _Books:
             self.clocks = dict(newest[:_MOST_CLOCKS])
 
     def _is_open(self, minute: int) -> bool:
-        """Return whether any server may still add to it: then it is kept whole, for sums over all servers."""
+        """Return whether any server may still add to it. If so, it is kept whole for sums over all."""
         return minute >= self.closed.get(ALL, NEVER)
 
     def _close_early(self, minute: int) -> None:
@@ -428,7 +429,7 @@ class _Books:
 
 
 def _make_alert_rows(changes: list[AlertChange]) -> pa.Table:
-    """Return the last known form of each alert that changed."""
+    """Return a row with the latest state of each alert that changed."""
     rows: dict[str, dict[str, Any]] = {}
     for each in changes:
         name = f"{each.kind}|{each.server}|{each.opened_at}"

@@ -1,9 +1,9 @@
 """The tables of open minutes: joined from several sources, and turned into rows for SQL.
 
 A cell is a minute of a server, as one number. `Minutes` holds all tables of any number of cells as arrays, so
-that a batch of history with a thousand minutes costs as much as a live one with two. Rule: what comes out is
-the same in whatever order and in however many pieces it went in; of top tables that is so while they are not
-full (see `tops`). The rows of "*" are all servers together: their clients are not counted twice.
+that a batch of history with a thousand minutes costs as much as a live one with two. Rule: the result does
+not depend on the order or the number of the pieces that went in; for top tables this holds until they are
+full (see `top_lists`). The rows of "*" are all servers together: their clients are not counted twice.
 
 >>> cell_of(np.array([7]), 3), minute_of(np.array([7171]))
 (array([7171]), array([7]))
@@ -95,7 +95,7 @@ class Minutes:
 
 
 def unite_minutes(parts: Sequence[Minutes], room: int) -> Minutes:
-    """Return the tables of all of these as one, each key once; there is at least one part."""
+    """Return the tables of all parts as one, with each key once. There must be at least one part."""
     seconds = join([each.seconds for each in parts])
     order, starts = group_rows(seconds["second"], seconds["cell"])
     summed = {name: seconds[name][order][starts] for name in ("second", "cell")}
@@ -246,7 +246,7 @@ def make_top_rows(minutes: Minutes, names: Sequence[str]) -> pa.Table:
 
 
 def decode_text(text: bytes) -> str:
-    """Return a text of a log as it is kept: bytes that are no UTF-8 as escapes; SQL takes no NUL."""
+    """Return a log's text as it is stored: bytes that are not UTF-8 and NUL, which SQL refuses, escaped."""
     return text.decode("utf-8", "backslashreplace").replace("\0", "\\x00")
 
 

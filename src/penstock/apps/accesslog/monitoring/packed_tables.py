@@ -1,7 +1,7 @@
-"""Several small tables of the monitoring packed into one piece of bytes, with a version.
+"""Packs several small tables of the monitoring into one piece of bytes, with a version.
 
 A partial is what one batch of lines of one partition adds; the state is what earlier batches left. Both are
-tables by name in one Arrow stream, compressed, with a head of plain facts. Rule: bytes of another version are
+named tables in one compressed Arrow stream, with a head of plain facts. Rule: bytes of another version are
 refused, never guessed at. Why not pickle: whoever can write to the state table could then run code here.
 
 >>> packed = pack_tables({"n": pa.table({"a": [1, 2]})}, {"partition": "0"})
@@ -24,7 +24,7 @@ from penstock.core.errors import DecodeError
 
 VERSION = 1
 _HEAD = b"penstock.monitoring"
-# Small pieces: handing them to threads takes longer than the work.
+# The pieces are small: handing them to threads takes longer than the work.
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
 _PLAIN = pa.ipc.IpcWriteOptions(use_threads=False)
 _READING = pa.ipc.IpcReadOptions(use_threads=False)
@@ -60,13 +60,13 @@ def unpack_tables(packed: bytes | pa.Buffer) -> tuple[dict[str, Any], dict[str, 
         raise DecodeError(
             "MONITORING_UNREADABLE",
             "A piece of monitoring state is not what this application writes.",
-            hint="If it was changed by hand, restore it or start a new stream name.",
+            hint="If it was changed by hand, restore it, or use a new stream name.",
         ) from error
     if head.get("version") != VERSION:
         raise DecodeError(
             "MONITORING_VERSION",
             f"A piece of monitoring state has version {head.get('version')!r}; this is version {VERSION}.",
-            hint="Use the version of Penstock that wrote it, or start a new stream name.",
+            hint="Use the version of Penstock that wrote it, or a new stream name.",
         )
     return head, tables
 

@@ -2,7 +2,7 @@
 
 Rules: a summary is a function of the set of values, not of their order or of how they were split, so parts
 from any number of machines merge to the same bytes. Clients are counted exactly up to 4,096, then within
-0.6 % (standard error; 2 % is 3.5 of them). `find_quantiles` is within 0.8 % of a value that was there.
+0.6 % (standard error; 2 % is 3.5 of them). `find_quantiles` is within 0.8 % of a value that occurred.
 
 Why not keep the values: a minute of a flood has a hundred thousand clients, and each minute of each server
 stays open for five. Why not the usual correction tables for middle sizes: the estimator here needs none.
@@ -52,7 +52,7 @@ def merge_registers(sketches: Iterable[Registers]) -> Registers:
 
 
 def estimate_distinct(registers: Registers) -> float:
-    """Return about how many different hashes went into a sketch.
+    """Return an estimate of how many different hashes went into a sketch.
 
     The estimator of Otmar Ertl (2017): the sum over the registers, corrected at both ends by the chance that
     a register is still empty, or full.
@@ -106,10 +106,10 @@ _VALUES = bucket_values()
 
 
 def find_quantiles(buckets: NDArray[Any], hits: NDArray[Any], shares: Sequence[float]) -> list[int]:
-    """Return the latency that this share of the values does not exceed, in microseconds."""
+    """Return for each share the latency, in microseconds, that this share of the values does not exceed."""
     order = np.argsort(buckets, kind="stable")
     below = np.cumsum(hits[order])
-    # A share such as 0.95 is a little less than its name: the value at rank 19 of 20, not at 20.
+    # Rounding must not raise a rank: the share 0.95 of 20 values is at rank 19, not at 20.
     ranks = [max(1, math.ceil(share * int(below[-1]) - 1e-9)) for share in shares]
     at = np.searchsorted(below, ranks)
     return [round(float(_VALUES[bucket])) for bucket in buckets[order][at]]

@@ -1,14 +1,14 @@
 """Spikes, drops and jumps: each second of each server judged against its own last fifteen minutes.
 
-Windows of 10, 30 and 60 seconds are compared with the median of such windows before and their spread, on a
-scale where Poisson noise is 1 whatever the rate. An alert opens, once, when a rate has been off for some
-seconds by a number of spreads, by a factor, and by a number of requests that matters (`AnomalyLimits`). What
-happens while it is open is kept out of the baseline. It closes when the cause has gone, or after fifteen
-minutes, when the new level is the normal one. Errors (5xx) and the mean log of the latency are judged alike.
+Windows of 10, 30 and 60 seconds are compared with the median and the spread of earlier windows of that
+length, on a scale where Poisson noise is 1 whatever the rate. One alert opens when a rate has been off for
+some seconds by enough spreads, by a factor, and by enough requests to matter (`AnomalyLimits`). What happens
+while it is open is kept out of the baseline. It closes when the cause has gone, or after fifteen minutes,
+when the new level counts as normal. Errors (5xx) and the mean log of the latency are judged in the same way.
 
-Rule: event time is judged, second by second, once the clocks of the partitions have passed it; so alerts are
-a function of the logs, not of the batches. Why not fixed thresholds: nobody sets them for each server. Why
-not mean and standard deviation: one flood in the past would hide the next.
+Rule: event time is judged, second by second, once the clocks of the partitions have passed it. So alerts
+depend on the logs, not on the batches. Why not fixed thresholds: nobody sets them for each server. Why not
+mean and standard deviation: one flood in the past would hide the next.
 
 >>> watch = Watch.begin()
 >>> watch.add("www", 0, (3, 0, 0, 0, 0)), watch.advance(10)
@@ -38,15 +38,15 @@ _ALL_QUIET = loop.BINS * loop.BIN + loop.RECENT + 2 * loop.BIN
 
 @dataclass(frozen=True, slots=True)
 class AnomalyLimits:
-    """When something is an alert. The order of the fields is that of the kernel's numbers."""
+    """The thresholds for alerts. The fields are in the order of the kernel's numbers."""
 
     z: float = 5.5  #: spreads of the baseline
-    up: float = 1.5  #: a spike is at least so many times the median
-    down: float = 0.6  #: a drop at most so much of it
-    excess_per_s: float = 3.0  #: a spike is at least so many requests/s more, for 15 seconds' worth of them
-    steady_s: float = 3.0  #: seconds in a row
+    up: float = 1.5  #: a spike is at least this many times the median
+    down: float = 0.6  #: a drop is at most this share of it
+    excess_per_s: float = 3.0  #: a spike has at least this many requests/s more, times 15, 25 or 40 s
+    steady_s: float = 3.0  #: seconds in a row until an alert opens
     calm_s: float = 15.0  #: seconds in a row until it is over
-    longest_s: float = 900.0  #: a level that stays so long is the new normal
+    longest_s: float = 900.0  #: a level that stays for this long is the new normal
     error_step: float = 0.05  #: an error ratio is higher by at least this
     latency_step: float = 37.0  #: buckets of 1/64 power of two: a factor of 1.5
 
@@ -60,7 +60,7 @@ class AlertChange:
     opened_at: int
     closed_at: int | None
     value: float  # when it opened: requests/s, a ratio, or a latency in microseconds
-    expected: float  # then
+    expected: float  # at that time
     peak: float  # the farthest off so far
     score: float  # how many spreads of the baseline it was off
     new_level: bool = False  # closed because the level stays
@@ -68,7 +68,7 @@ class AlertChange:
 
 @dataclass(slots=True)
 class Watch:
-    """What is known of the recent past of each server, and the seconds that wait to be judged."""
+    """What is known about the recent past of each server, and the seconds that wait to be judged."""
 
     servers: list[str]  # the first one is all together
     past: dict[str, NDArray[Any]]  # the arrays of `_make_past`, a row for each server
@@ -93,7 +93,7 @@ class Watch:
         row[server] = row[server] + facts if server in row else facts
 
     def advance(self, until: int) -> list[AlertChange]:
-        """Judge all seconds before `until`."""
+        """Judge all seconds before `until`; return the alerts that opened or closed."""
         changes: list[AlertChange] = []
         due = sorted(second for second in self.pending if second < until)
         if self.judged_until is None:
@@ -108,7 +108,7 @@ class Watch:
                 if first >= until:
                     break
             self._add_new_servers(first, first + 1)
-            # A server that is heard first in this stretch begins a stretch of its own.
+            # A server that is first heard in this stretch begins a new stretch.
             stop = min(until, first + _CHUNK)
             known = set(self.servers)
             fresh = [at for at in due if at < stop and not known.issuperset(self.pending[at])]
@@ -117,7 +117,7 @@ class Watch:
         return changes
 
     def relieve(self, most: int) -> list[AlertChange]:
-        """Judge the oldest seconds that wait, without waiting longer, until no more than `most` are left."""
+        """Judge the oldest waiting seconds without further delay, until at most `most` are left."""
         waiting = sum(map(len, self.pending.values()))
         until = None
         for second in sorted(self.pending):

@@ -1,7 +1,7 @@
-"""The loop that judges seconds: a few thousand steps a second for each server, whatever their number.
+"""The loop that judges seconds: a few thousand steps for a second of a server, however many requests it had.
 
-Everything it knows is in the arrays it is given, so it can stop after any second and go on later with the
-same result. `spike_detection` says what the numbers mean. Cost: about 1 us for a second of a server.
+Everything it knows is in the arrays it is given, so it can stop after any second and continue later with the
+same result. `spike_detection` explains the numbers. The cost is about 1 us for a second of a server.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -22,9 +22,9 @@ WINDOWS = 3
 #: Kinds of alerts, and the three baselines they are judged against.
 SPIKE, DROP, ERRORS, LATENCY = 0, 1, 2, 3
 KINDS = 4
-#: What is known of a kind of a series: opened at (0: not open), window, seconds hot, seconds calm,
-#: last closed at. Beside it, in `extremes`, what is told of an alert: the farthest off so far, and value,
-#: expected and score when it opened.
+#: What is known about each kind of alert of a series: opened at (0: not open), window, seconds hot, seconds
+#: calm, last closed at. Beside it, `extremes` holds what an alert reports: the value that was furthest off
+#: so far, and the value, the expected value and the score when it opened.
 OPENED, WINDOW, HOT, CALM, CLOSED = 0, 1, 2, 3, 4
 MARKS = 5
 #: Baselines of a series: for each window median, spread up, spread down; then errors and latencies.
@@ -67,9 +67,9 @@ def _sort(values, size):
 
 @inlined
 def _spread(values, size, median, up):
-    """Return the larger of two estimates of a standard deviation beside the median; sorted values.
+    """Return the larger of two estimates of a standard deviation on one side of the median of sorted values.
 
-    A few values show less than they should of how far others may be off, so of few it is taken larger.
+    Few values understate how far off others may be, so an estimate from few values is enlarged.
     """
     near = values[(size - 1) * 84 // 100] if up else values[(size - 1) - (size - 1) * 84 // 100]
     far = values[(size - 1) * 95 // 100] if up else values[(size - 1) - (size - 1) * 95 // 100]
@@ -208,9 +208,9 @@ def _expected(kind, window, base):
 def judge_seconds(
     first, facts, born, recent, bins, usable, base, marks, extremes, limits, scratch, sums, events, values
 ):
-    """Judge seconds from `first` on, `facts[second, series]`; returns how many, and how many events.
+    """Judge the seconds from `first` on, given `facts[second, series]`; return how many, and how many events.
 
-    Stops early when there may be no room for the events of one more second.
+    Stop early if there may be no room for the events of one more second.
     """
     found, series_count = 0, len(born)
     for step in range(len(facts)):
@@ -244,7 +244,7 @@ def judge_seconds(
                 if mark[OPENED] == 0:
                     score, window = 0.0, 0
                     for each in range(WINDOWS):
-                        # A longer window still holds what has just been over.
+                        # A longer window still contains what has just ended.
                         if second - mark[CLOSED] < BIN * _width(each) - limits[CALM_SECONDS]:
                             continue
                         if kind <= DROP:
@@ -285,7 +285,7 @@ def judge_seconds(
                 for each in range(EVENT_VALUES):
                     values[found, each] = extremes[series, kind, each]
                 if mark[CALM] < limits[CALM_SECONDS]:
-                    # A level that stays this long is the new normal: what was before it counts no more.
+                    # A level that stays this long is the new normal: what came before it no longer counts.
                     events[found, 2] = 3
                     begun = mark[OPENED] // BIN
                     for back in range(BINS):

@@ -1,8 +1,9 @@
-"""State of open minutes in numbered pieces, each small enough for a row of SQL.
+"""The state of open minutes in numbered pieces, each small enough for one SQL row.
 
-A minute has 256 numbers of its own, used again 4,096 minutes later; its servers are put into pieces of less
-than 1 MiB. Rule: a piece is complete for its servers, and names them: numbers of servers hold for one batch.
-One server's tables cannot be larger than a piece: their lengths and the lengths of their texts are bounded.
+A minute has 256 piece numbers, which are used again 4,096 minutes later. Its servers are put into pieces of
+less than 1 MiB. Rule: a piece is complete for its servers and holds their names, because server numbers are
+valid for one batch only. One server's tables cannot be larger than a piece: their lengths and the lengths of
+their texts are bounded.
 
 >>> piece_numbers(0)[:2], piece_numbers(4097)[:1]
 (range(32, 34), range(288, 289))
@@ -37,7 +38,7 @@ def piece_numbers(minute: int) -> range:
 
 
 def _estimate_bytes(minutes: Minutes, cells: NDArray[np.int64]) -> list[int]:
-    """Return about how many bytes each cell takes, before compression."""
+    """Return an estimate of the bytes that each cell takes before compression."""
     sizes = np.full(len(cells), 4096, np.int64)
     texts = pc.binary_length(minutes.texts).to_numpy(zero_copy_only=False)
     for columns, each in (

@@ -1,13 +1,13 @@
-"""Top tables: what was asked for most, by whom, with what, in bounded memory and with a bound for the error.
+"""Top tables: the most frequent URLs, clients, agents and referrers, in bounded memory with a bounded error.
 
 A table holds at most `ROOM` texts of one minute, server and kind. As long as there are no more, its hits are
 exact. With more, the smallest are dropped by the rule of Misra and Gries in its mergeable form: when the
 weights of all texts are lowered by that of the first one dropped, each such step is paid by ROOM + 1 texts,
 so what a table has missed of any text is at most all its hits / (ROOM + 1), however it was split and merged.
 
-A row says both ends: `hits` were seen, `hits_at_most` is the most it can have been. Why not only the usual
-lowered counts: a busy text would show fewer hits than were seen of it. Here `hits` is what was counted since
-the text came in, and `credit` remembers how far the weights have been lowered since.
+A row gives both bounds: `hits` were seen, and `hits_at_most` is the most there can have been. Why not only
+the usual lowered counts: a busy text would show fewer hits than were seen. Here `hits` is what was counted
+since the text came in, and `credit` remembers how far the weights have been lowered since.
 
 >>> entries = {name: np.array([0, 0, 0]) for name in ("group", "bytes", "credit")}
 >>> entries |= {"hash": np.array([1, 2, 3]), "hits": np.array([5, 2, 1])}
@@ -33,7 +33,7 @@ FIELDS = ("target", "client", "agent", "referrer")
 SERVER_KIND = "server"
 ROOM = 512
 RANKS = 10
-#: A longer text is shown by its first bytes.
+#: Of a longer text, only the first bytes are shown.
 TEXT_BYTES = 256
 
 
@@ -63,7 +63,7 @@ def choose_largest(
 
 
 def cut_texts(data: NDArray[np.uint8], starts: NDArray[np.int32], lengths: NDArray[np.int32]) -> pa.Array:
-    """Return texts out of a buffer, each cut to what is shown of it; an empty one is `-`."""
+    """Return texts from a buffer, each cut to the part that is shown; an empty text becomes `-`."""
     sizes = np.minimum(lengths, TEXT_BYTES)
     offsets = np.zeros(len(starts) + 1, np.int32)
     np.cumsum(sizes, out=offsets[1:])
@@ -80,7 +80,7 @@ def merge_entries(
 ) -> tuple[Columns, NDArray[np.int64]]:
     """Return one entry per text of a group, at most `room`; `row` is one of the rows it came from.
 
-    `floors` has for each group what the tables that are merged here have missed of any text, added up.
+    `floors` has for each group the sum of what the merged tables have missed of any text.
     """
     order, starts = group_rows(entries["group"], entries["hash"])
     merged = {name: add_up(entries[name][order], starts) for name in ("hits", "bytes", "credit")}

@@ -1,1 +1,1 @@
-"""Log lines into columns: log formats, the access-log kernel, JSON lines, and who the client of a line is."""
+"""Parsing log lines into columns: log formats, the access-log kernel, JSON lines, and each line's client."""

@@ -1,17 +1,17 @@
-"""Who sent a request: addresses in text, the proxies that are trusted, and the list they passed on.
+"""The client of a request: addresses in text, the trusted proxies, and the list that they passed on.
 
-Rules: a client is an address or the name of a host, never `-` and never a byte that is in neither; a port
-behind it is left out, and so is the zone of an IPv6 address (`fe80::1%eth0`): it names a cable of that
-server's, not a client. `X-Forwarded-For` is believed from right to left and only as far as trusted proxies
-wrote it: the right-most address that is not trusted is the client. What is left of it was written by that
-client and is not even looked at. An entry on the way that is not an address leaves the peer.
+Rules: a client is an address or a host name, never `-` and never with a byte that neither can have. A port
+behind it is left out, and so is the zone of an IPv6 address (`fe80::1%eth0`), which names a network interface
+of that server, not a client. `X-Forwarded-For` is trusted from right to left, and only as far as trusted
+proxies wrote it: the right-most address that is not trusted is the client. What stands to the left of it was
+written by that client and is ignored. If an entry on the way is not an address, the peer is the client.
 
-Why not take the first entry, as many do: it is whatever the client sent, so an attacker could be blocked as
-anyone he likes.
+Why not take the first entry, as many do: it is whatever the client sent, so an attacker could have anyone
+else blocked.
 
-What is an address is said here, by `read_address`, for the parser, the events and the shipper; the blocklists
-read theirs with the C library, which a test holds against this. A number with a leading zero makes it none:
-`010.0.0.1` is 10.0.0.1 to one program and 8.0.0.1 to the next, and nobody may be blocked for another.
+`read_address` decides what an address is, for the parser, the events and the shipper. The blocklists read
+theirs with the C library, and a test compares the two. A leading zero makes a number invalid: `010.0.0.1` is
+10.0.0.1 to one program and 8.0.0.1 to the next, and nobody may be blocked in place of another.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -89,7 +89,7 @@ def read_ipv4(buf, at, end):
 
 @part
 def read_ipv6(buf, at, end):
-    """Read eight groups, a run of zeros left out, the last two maybe as IPv4; return (fits, high, low)."""
+    """Read eight groups, or fewer and `::`, the last two maybe as IPv4; return (fits, high, low)."""
     high, low = np.uint64(0), np.uint64(0)
     tail_high, tail_low = np.uint64(0), np.uint64(0)
     groups, behind = 0, 0
@@ -231,7 +231,7 @@ def strip_port(buf, at, end):
 
 @part
 def strip_zone(buf, at, end):
-    """Return where an IPv6 address ends that has a zone behind it; the end of any other text."""
+    """Return where an IPv6 address ends if it has a zone behind it; for any other text, its end."""
     has_colon = False
     for i in range(at, min(at + 5, end)):
         has_colon |= buf[i] == 0x3A
@@ -264,7 +264,7 @@ def is_trusted(buf, at, end, networks):
         if (
             (high & networks[row, 0]) == networks[row, 2]
             and (low & networks[row, 1]) == networks[row, 3]
-            and is_mapped(networks[row, 2], networks[row, 3]) == old  # `::/0` says nothing of IPv4
+            and is_mapped(networks[row, 2], networks[row, 3]) == old  # `::/0` says nothing about IPv4
         ):
             return True, True
     return True, False
@@ -274,7 +274,7 @@ def is_trusted(buf, at, end, networks):
 def find_forwarded(buf, at, end, networks):
     """Return (begin, end) of the right-most address of a list that is not trusted, or of the first.
 
-    (-1, -1) when an entry on the way to it is not an address.
+    Return (-1, -1) if an entry on the way to it is not an address.
     """
     begin, stop = np.int64(-1), np.int64(-1)
     cut = end

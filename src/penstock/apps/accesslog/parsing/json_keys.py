@@ -1,16 +1,16 @@
 """The keys that JSON access logs use for their fields, as a table for the kernel.
 
-Rules: capitals, `_`, `-` and `@` in a key do not count: `userAgent`, `User-Agent` and `user_agent` are one.
-A dot leads into an inner object, and a key may have the dot itself: `{"url": {"path": "/"}}` and
-`{"url.path": "/"}`. Where a document has several keys of one field, the one whose rank is lowest counts,
-then the first.
+Rules: case, `_`, `-` and `@` in a key do not count: `userAgent`, `User-Agent` and `user_agent` are the same
+key. A dot leads into an inner object, and a key may also contain the dot: `{"url": {"path": "/"}}` and
+`{"url.path": "/"}`. If a document has several keys of one field, the one with the lowest rank counts, then
+the first.
 
 The names are those of nginx's variables, Caddy, Traefik, Envoy, the Elastic schema, Google's load balancers,
-and what people write into a `LogFormat` by hand. Units: a key that says its unit has it; `duration` and the
-like are seconds with a fraction, milliseconds without, and nanoseconds where Traefik writes them with a
-capital.
+and what people write into a `LogFormat` by hand. A key that names its unit has that unit. `duration` and the
+like are seconds if they have a fraction and milliseconds if not, or nanoseconds if the key begins with a
+capital, as Traefik writes it.
 
-A format may choose: with `json client=source_ip` that key is the client, and no other.
+A format may choose: with `json client=source_ip` that key is the client, and no other key is.
 
 >>> read_choices("json client=source_ip"), read_choices("json"), read_choices("combined")
 ((('client', 'source_ip'),), (), None)
@@ -27,7 +27,7 @@ from penstock.apps.accesslog.parsing import line_slots as s
 from penstock.core.errors import OptionError
 from penstock.kernels.byte_columns import Array
 
-#: Objects that only wrap a log line: their keys count as if they stood outside.
+#: Objects that only wrap a log line: their keys count as if they stood outside of them.
 WRAPPERS = ("nginx", "apache", "access", "log", "fields", "data", "httplog", "json")
 _HEADERS = (
     "request.headers.",
@@ -39,7 +39,7 @@ _HEADERS = (
     "",
 )
 
-# Of each field the names, a list for each rank.
+# The names of each field, one text for each rank.
 _TEXTS: dict[int, tuple[str, ...]] = {
     s.PEER: (
         "remote_addr remote_ip request.remote_ip source.ip source.address httpRequest.remoteIp ClientHost",
@@ -100,11 +100,11 @@ _LATENCIES = {
 
 
 def plain_name(name: str) -> str:
-    """Return a key without the characters that do not count."""
+    """Return a key in lower case, without the characters that do not count."""
     return "".join(c for c in name.lower() if c not in "_-@")
 
 
-#: Fields that a format may choose the key of, with their kind and slot.
+#: Fields whose key a format may choose, with their kind and slot.
 FIELDS: dict[str, tuple[int, int]] = {
     "client": (k.AS_TEXT, s.PEER),
     "forwarded": (k.AS_TEXT, s.XFF),
@@ -131,7 +131,7 @@ def name_field(kind: int, slot: int) -> str:
 
 
 def read_choices(log_format: str) -> tuple[tuple[str, str], ...] | None:
-    """Return the fields and keys that a JSON format chooses; None if it is no JSON format."""
+    """Return the fields and keys that a JSON format chooses; None if it is not a JSON format."""
     name, *words = log_format.split() or [""]
     if name != "json":
         return None
@@ -141,7 +141,7 @@ def read_choices(log_format: str) -> tuple[tuple[str, str], ...] | None:
         if field not in FIELDS or not equals or not key:
             raise OptionError(
                 "LOG_FORMAT_INVALID",
-                f"The log format `{log_format[:200]}` cannot be used: `{word[:80]}` chooses no field.",
+                f"The log format `{log_format[:200]}` cannot be used: `{word[:80]}` does not choose a field.",
                 hint=f"Write FIELD=KEY, such as json client=source_ip. Fields: {', '.join(FIELDS)}.",
                 facts={"log_format": log_format},
             )
@@ -185,7 +185,7 @@ def list_keys(choices: tuple[tuple[str, str], ...] = ()) -> dict[str, tuple[int,
 
 @functools.lru_cache(maxsize=64)
 def make_key_table(choices: tuple[tuple[str, str], ...] = ()) -> tuple[Array, Array]:
-    """Return the table of (object, key) to what is there, half empty, and the text of all its names."""
+    """Return the half-empty table that maps (object, key) to a field, and the text of all its names."""
     fields = list_keys(choices)
     nodes = {"": k.ROOT}
     entries: dict[tuple[int, str], list[int]] = {}

@@ -1,10 +1,10 @@
-"""JSON access-log lines for the kernel: one object, of which the known keys are kept.
+"""Reads JSON access-log lines for the kernel: one object each, of which the known keys are kept.
 
-Rules: the line must be one whole object, nested at most `MAX_DEPTH` deep; strings may hold any byte and any
-escape, since nginx writes `\\x22` into them when nobody told it otherwise, and attackers send what is not
-UTF-8. A value that is not what its key stands for is left out. A text stays as it was written, with its
-escapes; an empty one counts as missing, as nginx writes it, except where it is the request itself. Of a list
-the first text counts; a list of forwarding headers counts as a whole.
+Rules: the line must be one whole object, nested at most `MAX_DEPTH` deep. Strings may hold any byte and any
+escape, since nginx writes `\\x22` into them by default, and attackers send bytes that are not UTF-8. A value
+that does not fit its key is left out. A text stays as it was written, with its escapes. An empty text counts
+as missing, which is what nginx means by it, unless it is the request itself. In a list, the first text
+counts; a list of forwarding headers counts as a whole.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -37,9 +37,9 @@ PARENT, NAME_AT, NAME_SIZE, NODE, KIND, SLOT, SCALE, RANK = range(8)
 KEY_WIDTH = 8
 #: Kinds of values.
 NOTHING, AS_TEXT, AS_TIME, AS_STATUS, AS_SIZE, AS_LATENCY = range(6)
-#: The outermost object, and an object nobody asked for.
+#: The outermost object, and an object without known keys.
 ROOT, NO_NODE = 0, -1
-#: A scale: see what the value looks like.
+#: A scale: guess it from the look of the value.
 GUESS = 0
 HASH_START, HASH_FACTOR = 2166136261, 16777619
 LONGEST_KEY = 64
@@ -47,13 +47,13 @@ LONGEST_KEY = 64
 _UNRANKED = 99
 _IN_KEY, _IN_VALUE, _BEHIND = 0, 1, 2
 _NS_PER_S, _NS_PER_MS = 1_000_000_000, 1_000_000
-#: Longer times than this were never taken: 2^53 microseconds, 285 years.
+#: Longer times than this are not credible: 2^53 microseconds, 285 years.
 _MOST_MICROS = 9007199254740992.0
 
 
 @inlined
 def plain_byte(c):
-    """Return a byte of a key as it counts: 0 for one that does not."""
+    """Return a byte of a key as it is compared, or 0 if it does not count."""
     if 0x41 <= c <= 0x5A:
         return np.uint32(c | 0x20)
     return np.uint32(0) if c == 0x5F or c == 0x2D or c == 0x40 else np.uint32(c)
@@ -103,7 +103,7 @@ def close_text(buf, at, end):
 
 @inlined
 def skip_word(buf, at, end):
-    """Return the position behind a number, `true`, `false` or `null`; -1 if there is none of them."""
+    """Return the position behind a number, `true`, `false` or `null`; -1 if none of them is there."""
     c = buf[at]
     if c == 0x2D or is_digit(c):
         kind, stop, _, _, _, _ = read_number(buf, at, end)
@@ -119,7 +119,7 @@ def skip_word(buf, at, end):
 
 @part
 def read_document(buf, at, end, keys, key_text, spans, numbers, ranks, stack):
-    """Fill spans and numbers from one object: GOOD or the reason why the line is bad."""
+    """Fill spans and numbers from one object; return GOOD or the reason why the line is bad."""
     for i in range(len(ranks)):
         ranks[i] = _UNRANKED
     if at >= end or buf[at] != 0x7B:
@@ -211,13 +211,13 @@ def read_document(buf, at, end, keys, key_text, spans, numbers, ranks, stack):
 
 @inlined
 def keep_nothing(spans, slot):
-    """Mark the field as there, without a text."""
+    """Mark the field as present, without a text."""
     spans[slot, 1] = max(spans[slot, 1], NO_TEXT)
 
 
 @part
 def keep_value(buf, at, end, key_at, keys, entry, spans, numbers, ranks):
-    """Keep what stands in `[at, end)` if it is what its key says and no better one was there: whether so."""
+    """Keep the value in `[at, end)` if it fits its key and beats the one there; return whether it did."""
     kind, slot, rank = keys[entry, KIND], keys[entry, SLOT], keys[entry, RANK]
     if kind == NOTHING:
         return False
@@ -273,9 +273,9 @@ def unit_at(buf, at, end):
 
 @inlined
 def read_amount(buf, at, end, key_at, scale, is_latency):
-    """Read a number from 0 on, to the end, maybe with a unit of time; return (fits, value).
+    """Read a number of 0 or greater, maybe with a unit of time, to the end; return (fits, value).
 
-    It is rounded: 65.014 ms are a little less than 65014 microseconds as a binary fraction.
+    The value is rounded, because 65.014 ms as a binary fraction are a little less than 65014 microseconds.
     """
     if end <= at or buf[at] == 0x2D:
         return False, np.int64(0)

@@ -1,10 +1,9 @@
-"""Lines of access logs into columns: common, combined, virtual hosts, any `LogFormat`, nginx, JSON.
+"""Parses lines of access logs into columns: common, combined, virtual hosts, any `LogFormat`, nginx, JSON.
 
 Rules: every line is parsed or is a bad row with a reason, and the two add up to the lines given. A parsed
 line has a client and a time; a request that is `-`, binary or odd in another way is parsed, and its text is
-the target. Text fields are places in the bytes that came in: nothing is copied, nothing is decoded, what
-matters to a rule is still there. Why not decode here: who wants to look at a target must decode it his own
-way, twice.
+the target. Text fields are spans of the bytes that came in: nothing is copied or decoded, so what matters to
+a rule is still there. Why not decode here: code that examines a target must decode it in its own way, twice.
 
 >>> import pyarrow as pa
 >>> log = [b'192.0.2.7 - - [10/Oct/2000:13:55:36 -0700] "GET /a HTTP/1.0" 200 23', b"nonsense"]
@@ -52,17 +51,17 @@ _idle = threading.local()
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """The parsed lines of a column, and which of its rows are none.
+    """The parsed lines of a column, and the rows that could not be parsed.
 
     Text fields, each in `starts` and `lengths`: `client` (behind trusted proxies; always there), `peer` (as
     it was logged), `user`, `method`, `target`, `protocol`, `referrer`, `agent`, `vhost` (without its port).
-    A field that the log does not have says nothing about who asked; one that is `-` does. So there are two
-    lengths for a text that is not there: -1, the field is `-`, null or the like; -2, the format has no such
-    field, or (`auto` and JSON) the line has none.
+    A field that is `-` says something about the client; a field that the log does not have says nothing. So
+    there are two lengths for a missing text: -1 if the field is `-`, null or the like; -2 if the format has
+    no such field, or (`auto` and JSON) the line has none.
     """
 
     data: NDArray[np.uint8]  # the bytes of all lines; the column's own, unless queries had to be joined
-    rows: NDArray[np.int32]  # which row each parsed line was, rising
+    rows: NDArray[np.int32]  # the row of each parsed line, ascending
     starts: dict[str, NDArray[np.int32]]  # where a text begins in `data` ...
     lengths: dict[str, NDArray[np.int32]]  # ... and its length; -1: `-` or the like; -2: no such field
     time_us: NDArray[np.int64]  # since 1970, UTC
@@ -70,8 +69,8 @@ class Lines:
     size: NDArray[np.int64]  # bytes sent; 0 for `-`
     latency_us: NDArray[np.int64]  # -1: not logged
     is_json: NDArray[np.bool_]  # texts have JSON's escapes, not Apache's
-    bad_rows: NDArray[np.int32]  # rows that could not be parsed, rising
-    bad_reasons: NDArray[np.int8]  # why, as places in `BAD_REASONS`
+    bad_rows: NDArray[np.int32]  # rows that could not be parsed, ascending
+    bad_reasons: NDArray[np.int8]  # why, as indexes into `BAD_REASONS`
 
     def __len__(self) -> int:
         return int(self.rows.size)
@@ -79,7 +78,7 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class Parser:
-    """A log format and the proxies to trust: a value that may travel; programs are made where they run."""
+    """A log format and the trusted proxies, as a value to send around; programs are built where they run."""
 
     log_format: str = "auto"
     trusted_proxies: tuple[str, ...] = ()
@@ -106,7 +105,7 @@ def take_texts(lines: Lines, field: str) -> pa.BinaryArray:
 
 
 def parse_input(source: ByteColumn, parser: Parser, allocate: Callable[..., Array] = np.empty) -> Lines:
-    """Parse a column whose arrays are known; what is filled is taken from `allocate`."""
+    """Parse an opened column; the arrays that are filled come from `allocate`."""
     count = source.rows
     parsed = k.ParsedColumns(
         starts=allocate((COUNT_OF_TEXTS, count), np.int32),
@@ -144,7 +143,7 @@ def parse_input(source: ByteColumn, parser: Parser, allocate: Callable[..., Arra
 
 @functools.lru_cache(maxsize=64)
 def _make_program(log_format: str, proxies: tuple[str, ...]) -> k.LinePlan:
-    """Return what the kernel gets for a format."""
+    """Return the plan that the kernel gets for a format."""
     plan = np.zeros(k.PLAN_WIDTH, np.int64)
     choices = read_choices(log_format)
     plan[[k.LOOK_FOR_PREFIX, k.LOOK_FOR_WRAPPING]] = 1
@@ -189,7 +188,7 @@ def _scratch() -> k.LineScratch:
 
 
 def _hold(data: Array, owner: object) -> Array:
-    """Return the same bytes as an array that keeps their owner: a column's memory goes with the column."""
+    """Return the same bytes as an array that keeps their owner, the column, alive: it owns the memory."""
     if not data.size:
         return data
     memory = (ctypes.c_uint8 * data.size).from_address(data.ctypes.data)

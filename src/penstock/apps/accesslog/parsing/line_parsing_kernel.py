@@ -1,12 +1,12 @@
-"""The access-log kernel: lines into spans and numbers, in one pass, by the program of a log format.
+"""The access-log kernel: turns lines into spans and numbers in one pass, by the program of a log format.
 
 Rules: a program is a list of steps, each a field and the text behind it. A field ends where that text
-begins; in quotes a backslash protects the byte behind it. Where a time or a status must follow, the text in
-front of it only counts if it does: so a user with brackets in his name or a request with a bare quote spoils
-nothing. Once client, time, request and status are read, what does not fit ends the reading and the line is
-good: logs have fields at their end that nobody told us of, and lines that were cut off.
+begins; in quotes a backslash protects the byte behind it. Where a time or a status must follow, that text
+counts only if one does follow, so a user name with brackets or a request with a bare quote does no harm.
+Once client, time, request and status are read, anything that does not fit ends the reading, and the line is
+good: logs have undeclared fields at their end, and lines that were cut off.
 
-Nothing is copied and nothing is made per line: a text field is where it begins and how long it is.
+Nothing is copied or allocated per line: a text field is a position and a length.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -81,7 +81,7 @@ _MAX_DIGITS = 15
 
 
 class LinePlan(NamedTuple):
-    """What a log format says: how to choose, the steps, whom to trust, and the known keys of JSON."""
+    """How to read a log format: how to choose a program, the steps, the trusted proxies, the JSON keys."""
 
     plan: Any
     steps: Any
@@ -101,7 +101,7 @@ class LineScratch(NamedTuple):
 
 
 class ParsedColumns(NamedTuple):
-    """What is filled: rows of good lines, of bad ones, and of queries that are somewhere else."""
+    """The arrays to fill: good lines, bad lines, and queries that are in another field than the target."""
 
     starts: Any
     lengths: Any
@@ -118,7 +118,7 @@ class ParsedColumns(NamedTuple):
 
 @kernel
 def parse_lines(buf, ends, present, program, scratch, parsed):
-    """Parse all lines: (how many are good, how many are bad, how many have their query somewhere else)."""
+    """Parse all lines; return how many are good, how many are bad, how many have their query elsewhere."""
     plan, steps, literals, networks, keys, key_text = program
     spans, numbers, ranks, stack = scratch
     starts, lengths, time_us, status, size, latency_us, is_json, rows, bad_rows, bad_reasons, queries = parsed
@@ -172,9 +172,9 @@ def parse_lines(buf, ends, present, program, scratch, parsed):
 
 @inlined
 def choose_program(buf, at, end, plan):
-    """Choose a line's program, without what is around it; return (begin, end, program, is JSON)."""
+    """Skip what surrounds a line and choose its program; return (begin, end, program, is JSON)."""
     if end - at > 3 and buf[at] == 0xEF and buf[at + 1] == 0xBB and buf[at + 2] == 0xBF:
-        at += 3  # the mark at the beginning of a file
+        at += 3  # a byte order mark
     if plan[LOOK_FOR_WRAPPING] != 0 and buf[at] == 0x22 and end - at > 1:
         at += 1
         if buf[end - 1] == 0x22:
@@ -212,7 +212,7 @@ def choose_by_head(buf, at, first, end, plan):
 
 @inlined
 def read_status(buf, at, end):
-    """Read three digits or `-`; return (status, position behind it), -1 if there are none."""
+    """Read three digits or `-`; return (status, position behind it), with status -1 if neither is there."""
     if end - at >= 3 and is_digit(buf[at]) and is_digit(buf[at + 1]) and is_digit(buf[at + 2]):
         if end - at == 3 or not is_digit(buf[at + 3]):
             value = np.int64(buf[at]) * 100 + np.int64(buf[at + 1]) * 10 + np.int64(buf[at + 2])
@@ -252,7 +252,7 @@ def read_measure(buf, at, end, scale, nothing):
 
 @part
 def run_program(buf, at, end, steps, step, literals, spans, numbers):
-    """Run the steps over one line: (GOOD or the reason why it is bad, where the reading ended)."""
+    """Run the steps over one line; return (GOOD or the reason why it is bad, where the reading ended)."""
     while True:
         operation = steps[step, OP]
         if operation == END:
@@ -303,7 +303,7 @@ def run_program(buf, at, end, steps, step, literals, spans, numbers):
 
 @part
 def cut_port(buf, spans, slot):
-    """Leave out the digits behind the last colon, and the colon."""
+    """Drop the last colon and the digits behind it."""
     begin = spans[slot, 0]
     stop = begin + spans[slot, 1]
     colon = stop - 1
@@ -315,7 +315,7 @@ def cut_port(buf, spans, slot):
 
 @inlined
 def read_text(buf, at, end, steps, step, literals, spans, numbers):
-    """Read a text field; return (its end or -1, where to go on, steps done; 0: the line is done)."""
+    """Read a text field; return (its end or -1, where to continue, steps done or 0 if the line is done)."""
     literal, size, flags = steps[step, LITERAL_AT], steps[step, LITERAL_SIZE], steps[step, FLAGS]
     slot = steps[step, SLOT]
     free = steps[step, FREE] != 0
@@ -360,7 +360,7 @@ def read_text(buf, at, end, steps, step, literals, spans, numbers):
                 spans[slot, 0], spans[slot, 1] = begin, at - begin
                 return at, at + 1, np.int64(0)
             at += 1
-        # A server that escapes nothing, and a request that ends in a backslash: once more, without escapes.
+        # The server may escape nothing, and the request may end in a backslash: retry without escapes.
         if not escapes or free:
             break
         escaped = False
@@ -408,7 +408,7 @@ def has_query_apart(buf, spans):
 
 @inlined
 def finish_line(buf, spans, networks):
-    """Translate what the log says into our terms; return GOOD or why the line is bad."""
+    """Derive client, method, target and the rest from what was logged; return GOOD or why the line is bad."""
     if spans[REQUEST, 1] >= 0:
         split_request(buf, spans)
         for slot in (METHOD, PROTOCOL):
@@ -427,7 +427,7 @@ def finish_line(buf, spans, networks):
             return NO_CLIENT
         stop = strip_zone(buf, begin, stop)
         spans[PEER, 0], spans[PEER, 1] = begin, stop - begin
-    # Without a peer in the log, who wrote it says that the list is to be believed, at its right end.
+    # If the log has no peer, whoever configured it vouches for the right end of the list.
     if spans[XFF, 1] >= 0 and (
         not has_peer or (len(networks) > 0 and is_trusted(buf, begin, stop, networks)[1])
     ):
@@ -441,7 +441,7 @@ def finish_line(buf, spans, networks):
 
 @inlined
 def is_word(buf, at, end):
-    """Return whether these bytes are letters, or what else a method may have."""
+    """Return whether these bytes can be a method: letters, digits, `-`, `_` and `.`."""
     for i in range(at, end):
         c = buf[i]
         if not (0x41 <= c <= 0x5A or 0x61 <= c <= 0x7A or is_digit(c) or c == 0x2D or c == 0x5F or c == 0x2E):
@@ -462,7 +462,7 @@ def is_protocol(buf, at, end):
 def split_request(buf, spans):
     """Split `METHOD TARGET PROTOCOL`, or `METHOD /...`; anything else is a target as a whole.
 
-    What the log has in fields of their own counts more, except against a request that is whole.
+    A method or target that is logged in a field of its own takes precedence, unless the request is complete.
     """
     begin = spans[REQUEST, 0]
     end = begin + spans[REQUEST, 1]

@@ -1,11 +1,12 @@
-"""Bytes of access-log lines for the kernels: finding a stop byte, times, numbers, prefixes of syslog.
+"""Scans the bytes of access-log lines for the kernels: stop bytes, times, numbers, syslog prefixes.
 
-Rules: each function gets `end` and looks at no byte at or behind it; each looks at a byte a bounded number
-of times, so a line twice as long takes twice as long. Times are read by what stands there, not by a pattern:
-`10/Oct/2000:13:55:36 -0700`, `2000-10-10T13:55:36.5Z` and seconds, milli-, micro- or nanoseconds since 1970.
+Rules: each function gets `end` and never looks at a byte at or behind it. Each looks at a byte a bounded
+number of times, so a line twice as long takes twice as long. Times are recognised by their form, not by a
+given pattern: `10/Oct/2000:13:55:36 -0700`, `2000-10-10T13:55:36.5Z` and seconds, milli-, micro- or
+nanoseconds since 1970.
 
-Why not a regular expression per line: the usual one for a combined line tries again at every quote it does
-not like, and makes ten objects of every line it does.
+Why not a regular expression per line: the usual one for a combined line backtracks at every quote that does
+not match, and makes ten objects of every line that does.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -24,9 +25,9 @@ _SLASHES = np.uint64(0x5C5C5C5C5C5C5C5C)
 _DAYS = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31], np.int64)
 _NAMES = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _MONTHS = np.array([int.from_bytes(name.encode()) for name in _NAMES], np.int64)
-#: Zones further from UTC than this are none; no clock on earth has one.
+#: Zones further from UTC than this are invalid; no clock on earth has one.
 _FURTHEST_ZONE_S = 18 * 3600
-#: No server has logged before 1970 or will after 9999: times outside are damage.
+#: No server has logged before 1970 or will after 9999: times outside are damaged.
 _LAST_DAY = 2_932_896
 
 if numba.config.BOUNDSCHECK:  # also the way the kernels run as plain Python, to count their steps
@@ -42,7 +43,7 @@ else:
 
     @inlined
     def first_marked(mask):
-        """Return which byte of a word is the first whose top bit is set; there is one."""
+        """Return the number of the first byte in a word whose top bit is set; there must be one."""
         return np.int64(trailing_zeros(mask)) >> 3
 
 
@@ -96,7 +97,7 @@ def is_digit(c):
 
 @inlined
 def two_digits(buf, at):
-    """Return two digits, both within the line, as a number; -1 if they are none."""
+    """Return two digits, both within the line, as a number; -1 if they are not digits."""
     high, low = np.int64(buf[at]) - 0x30, np.int64(buf[at + 1]) - 0x30
     return high * 10 + low if 0 <= high <= 9 and 0 <= low <= 9 else np.int64(-1)
 
@@ -124,7 +125,7 @@ def day_number(year, month, day):
 
 @inlined
 def read_clock(buf, at, end):
-    """Read `hh:mm:ss[.fraction]`, 60 is a leap second; return (microseconds or -1, position behind)."""
+    """Read `hh:mm:ss[.fraction]`, maybe a leap second (60); return (microseconds or -1, position behind)."""
     if end - at < 8 or buf[at + 2] != 0x3A or buf[at + 5] != 0x3A:
         return np.int64(-1), at
     hour, minute, second = two_digits(buf, at), two_digits(buf, at + 3), two_digits(buf, at + 6)
@@ -144,7 +145,7 @@ def read_clock(buf, at, end):
 
 @inlined
 def read_offset(buf, at, end):
-    """Read `Z`, `+hhmm`, `+hh:mm` or `+hh`, a blank before it or not; return (fits, seconds east, end)."""
+    """Read `Z`, `+hhmm`, `+hh:mm` or `+hh`, maybe behind a blank; return (fits, seconds east, end)."""
     begin = at
     if at < end and buf[at] == 0x20:
         at += 1

@@ -1,6 +1,6 @@
-"""The places of a parsed line that kernels fill, and the reasons for which a line is bad.
+"""The slots of a parsed line that kernels fill, and the reasons why a line is bad.
 
-The first nine texts are what a user sees; the others are where a kernel keeps what becomes one of them.
+The first nine texts are what a user sees. In the others, a kernel keeps texts that become one of these.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ BAD_REASONS: tuple[str, ...] = (
     "the line is empty",
     "the line does not have the log format",
     "the line ends too early",
-    "there is no time where one must be, or it cannot be",
+    "the time is missing or invalid",
     "the request has no closing quote with a status behind it",
-    "there is no client: no address and no name of a host",
+    "there is no client: neither an address nor a host name",
     "the line is not one JSON object",
 )
 NULL, EMPTY, NOT_THE_FORMAT, CUT_OFF, BAD_TIME, NO_REQUEST, NO_CLIENT, NOT_JSON = range(8)

@@ -1,7 +1,7 @@
-"""Text fields of parsed lines as columns, and targets whose query stood in another field.
+"""Turns text fields of parsed lines into columns, and joins targets with queries from another field.
 
-Rule: a target ends with its query, or what is hidden there would be seen by no one. Where a log has the two
-in fields of their own, both are written once more behind the bytes of all lines, joined by a `?`.
+Rule: a target ends with its query, or nothing would see what is hidden there. If a log has the two in fields
+of their own, both are written once more behind the bytes of all lines, joined by a `?`.
 """
 # mypy: disable-error-code="no-untyped-def"
 

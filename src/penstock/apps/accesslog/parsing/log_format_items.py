@@ -1,8 +1,7 @@
 """The items of a log format: texts, and fields by the names Apache and nginx give them.
 
-Rules: a directive that is not known is a field that is skipped, since Apache's modules bring their own; only
-a time in a form nobody can read is refused. `%U%q` and `$uri$is_args$args` are one target, `%v:%p` is a
-host.
+Rules: an unknown directive is a field that is skipped, since Apache's modules bring their own. Only a time in
+an unreadable form is refused. `%U%q` and `$uri$is_args$args` are one target, and `%v:%p` is a host.
 
 >>> [item.name for item in read_apache('%h "%r"') if isinstance(item, LogField)]
 ['%h', '%r']
@@ -193,7 +192,7 @@ def read_nginx(log_format: str) -> list[Item]:
 
 
 def _unescape(text: str) -> bytes:
-    """Return what a backslash in a configuration means: `\\"`, `\\t`, `\\\\`."""
+    """Return a configuration's text with its backslash escapes resolved: `\\"`, `\\t`, `\\\\`."""
     plain = re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[1]), text, flags=re.DOTALL)
     return plain.encode()
 
@@ -215,7 +214,8 @@ def _join(pieces: list[_Piece], log_format: str) -> list[Item]:
             elif not (piece.text == b":" and items and _is_port(pieces[at : at + 1])):
                 items.append(piece)
             elif isinstance(host := items[-1], LogField) and host.slot in (s.VHOST, s.PEER):
-                at += 1  # the port is left out; of an IPv6 address without brackets only if we know of it
+                # The port is left out. Behind an IPv6 address without brackets, only `has_port` reveals it.
+                at += 1
                 items[-1] = replace(host, has_port=host.slot == s.PEER)
             else:
                 items.append(piece)
@@ -225,7 +225,7 @@ def _join(pieces: list[_Piece], log_format: str) -> list[Item]:
 
 
 def _end_of_time(pieces: list[_Piece], at: int, log_format: str) -> int:
-    """Return where the parts of a time end, the first being in front of `at`: as many as make one time."""
+    """Return where the parts of a time end, as many as form one time; the first is in front of `at`."""
     first = pieces[at - 1]
     assert isinstance(first, TimePart)
     shape, ends = first.shape, [at] if _TIME.fullmatch(first.shape) else []

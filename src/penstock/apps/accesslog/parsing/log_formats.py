@@ -1,8 +1,9 @@
-"""Log formats as the servers' own configurations write them, made into programs for the access-log kernel.
+"""Compiles log formats, as servers' own configurations write them, into programs for the access-log kernel.
 
 Rules: what a format means is decided once, here, and never per line. A format must have a client and a time,
-and between two fields there must be text that tells where the first one ends; otherwise it is refused with
-the place. Fields nobody asks for are skipped. When a format has a field twice, the first one counts.
+and text between two fields that shows where the first one ends; otherwise it is refused, and the error names
+the place. Fields that are not needed are skipped. If a format has several fields for one slot, the one with
+the lowest rank counts, then the first.
 
 >>> program = compile_format('%h %l %u %t "%r" %>s %b')
 >>> program.steps.shape[1]
@@ -59,7 +60,7 @@ class LineProgram:
 
 
 def compile_format(log_format: str) -> LineProgram:
-    """Make the program of an Apache `LogFormat` or an nginx `log_format`."""
+    """Return the program of an Apache `LogFormat` or an nginx `log_format`."""
     items = parse_format(log_format)
     return build_program(items, log_format)
 
@@ -75,7 +76,7 @@ def parse_format(log_format: str) -> list[Item]:
 
 
 def logs_host_names(log_format: str) -> bool:
-    """Return whether the client may be the name of a host: `%h` writes one where Apache looks names up."""
+    """Return whether the client may be a host name: `%h` writes one if Apache looks names up."""
     if log_format == "auto" or read_choices(log_format) is not None:
         return True
     items = parse_format(NAMED.get(log_format, log_format))
@@ -92,7 +93,7 @@ def has_forwarded(log_format: str) -> bool:
 
 
 def _keep_best(items: list[Item]) -> list[Item]:
-    """Keep of the fields for one slot the one with the lowest rank, or the first; skip the others."""
+    """Keep the field with the lowest rank of each slot, or the first of several; skip the others."""
     best: dict[int, LogField] = {}
     for item in items:
         if isinstance(item, LogField) and item.slot != s.NOWHERE:
@@ -124,7 +125,7 @@ def build_program(items: list[Item], log_format: str) -> LineProgram:
         before, behind = items[place - 1] if place else None, items[place + 1 : place + 2]
         if behind and isinstance(behind[0], LogField):
             raise _invalid(
-                log_format, f"nothing tells where `{item.name}` ends and `{behind[0].name}` begins"
+                log_format, f"nothing shows where `{item.name}` ends and `{behind[0].name}` begins"
             )
         text = behind[0].text if behind and isinstance(behind[0], LogText) else b""
         steps.append(

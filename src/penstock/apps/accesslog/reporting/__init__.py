@@ -1,1 +1,1 @@
-"""The report: what was seen and done, as one HTML file with charts."""
+"""The report: load, alerts and decisions as one HTML file with charts."""

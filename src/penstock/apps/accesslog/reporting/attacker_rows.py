@@ -1,8 +1,8 @@
-"""The clients that decisions in the time of a report are about, a row each: what was done, and until when.
+"""The clients that a report's decisions concern, one row each: what was done, and until when.
 
 Rule: a client with several decisions is blocked until the last of its bans ends, which need not be that of
-the newest decision; its class is the one of that ban, as in the list (`rank_ban`). The list counts more than
-the decisions, since an order may have unbanned a client, and no list holds the name of a host.
+the newest decision; its class is the one of that ban, as in the list (`rank_ban`). The list takes precedence
+over the decisions, since an order may have unbanned a client, and no list holds a host name.
 
 >>> first = Decided(1.0, "192.0.2.7", "client", "r", "xss", "block", 10.0, 900.0, 1)
 >>> second = Decided(2.0, "192.0.2.7", "client", "r", "flood", "block", 10.0, 600.0, 9)
@@ -26,7 +26,7 @@ LET_GO = "block, then let go"
 
 @dataclass(frozen=True, slots=True)
 class Attacker:
-    """`until_s`: the end of the ban; None where there is none, or none any more."""
+    """A row of the table. `until_s` is the end of the ban; None if there is no ban, or no longer one."""
 
     who: str
     of_class: str
@@ -36,7 +36,7 @@ class Attacker:
 
 
 def count_blocked(decisions: Iterable[Decided]) -> tuple[int, int]:
-    """Return how many clients were blocked, and how many a rule named that no list can hold."""
+    """Return how many clients were blocked, and how many were named by a rule but fit into no list."""
     named = {each.who for each in decisions if each.action == "block"}
     listed = sum(map(can_be_listed, named))
     return listed, len(named) - listed
@@ -48,7 +48,7 @@ def list_attackers(
     made_at_s: float = 0.0,
     most: int | None = None,
 ) -> list[Attacker]:
-    """Return those with most decisions first. `bans`: the list at `made_at_s`; None where it is not known."""
+    """Return the rows, most decisions first. `bans` is the list at `made_at_s`; None if it is unknown."""
     rows: dict[str, Decided] = {}
     counts = Counter(each.who for each in decisions)
     for each in decisions:
@@ -71,7 +71,7 @@ def list_attackers(
 
 
 def _find_end(ends: Mapping[Network, float], client: str) -> float | None:
-    """Return when the list lets a client go; of one that is in it piece by piece, the last of them."""
+    """Return when the list unblocks a client; if the list holds the client in parts, the last end counts."""
     network = demand_network("client", client)
     if network in ends:
         return ends[network]
@@ -79,7 +79,7 @@ def _find_end(ends: Mapping[Network, float], client: str) -> float | None:
 
 
 def _rank(decision: Decided) -> tuple[bool, tuple[float, float, str]]:
-    """Return the rank of a decision about a client: the ban in the list comes first, then the latest one."""
+    """Return a decision's rank among those about its client: bans, as in the list, above all others."""
     if decision.action == "block":
         return True, rank_ban(decision.until_s or 0.0, decision.at_s)
     return False, (decision.at_s, 0.0, "")

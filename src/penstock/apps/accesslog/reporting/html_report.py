@@ -1,10 +1,10 @@
 """A report as one HTML file: charts and tables, nothing to fetch, nothing that runs.
 
 Rules: every text that does not come from this source code goes through `show_text` and is escaped, in texts
-and in attributes; the page's policy (CSP) allows its one style sheet, by hash, and nothing else: no script,
-no image, no style of an element, no form, no base. So even a text that got through could do nothing. Why not
-a template engine and a chart library: a page that loads them shows nothing on a machine without a network,
-and a page that holds them is a megabyte of other people's scripts.
+and in attributes. The page's policy (CSP) allows its one style sheet, by hash, and nothing else: no script,
+no image, no inline style, no form, no base. So even a text that got through could do no harm. Why not a
+template engine and a chart library: a page that loads them shows nothing on a machine without a network, and
+a page that contains them is a megabyte of other people's scripts.
 
 >>> page = write_report(ReportData(title="<script>"))
 >>> "<script>" in page, page.startswith("<!doctype html>")
@@ -164,18 +164,18 @@ def _write_load(data: ReportData) -> Iterator[str]:
     yield _draw_both(lambda size: _draw_bytes(data.load, span, size))
     yield "</section>"
     if data.minutes:
-        yield _card("Clients", "different ones in each minute", "half")
+        yield _card("Clients", "distinct clients in each minute", "half")
         yield _draw_both(lambda size: _draw_clients(data.minutes, span, size))
         yield "</section>"
 
 
 def _draw_both(draw: Any) -> str:
-    """Return a chart for a desk and one for a phone; the style sheet shows one of them."""
+    """Return a chart for a desktop and one for a phone; the style sheet shows one of them."""
     return f'<div class="desk">{draw(_WIDE)}</div><div class="phone">{draw(_NARROW)}</div>'
 
 
 def _gather(load: Sequence[Load], most: int) -> tuple[float, list[Load]]:
-    """Return the load in at most this many stretches of equal length, quiet ones included."""
+    """Return a step, and the load in stretches of that length: about `most`, quiet ones included."""
     begin, end = load[0].begin_s, load[-1].begin_s + load[-1].length_s
     shortest = max((end - begin) / most, load[0].length_s)
     step = float(next((each for each in _STEPS_S if each >= shortest), -(-shortest // 86400) * 86400))
@@ -272,7 +272,7 @@ def _draw_clients(minutes: Sequence[MinuteSummary], span: _Span, size: _Size) ->
 
 
 def _thin(minutes: Sequence[MinuteSummary], most: int) -> list[MinuteSummary]:
-    """Keep of several minutes the one with the highest p95, or most clients: percentiles do not add up."""
+    """Return at most this many minutes, each the worst of several by p95: percentiles do not add up."""
     step = max(1, -(-len(minutes) // most))
     groups = [minutes[at : at + step] for at in range(0, len(minutes), step)]
     worst = [max(each, key=lambda minute: (minute.p95_us or 0, minute.clients)) for each in groups]
@@ -366,7 +366,7 @@ def _write_classes(data: ReportData) -> Iterator[str]:
 
 
 def _write_attackers(data: ReportData) -> Iterator[str]:
-    """Return the table by client: of a network or fingerprint, those who took part in it are rows."""
+    """Return the table by client; for a network or fingerprint, the clients that took part are the rows."""
     number = len({each.who for each in data.decisions})
     yield _card("Attackers", f"{number:,} in this period, those with most decisions first", "half")
     yield _table_head("who", "class", "action", ">decisions", ">until (UTC)")

@@ -1,8 +1,8 @@
 """The contents of a report as plain values, and how they are read from the tables of the pipeline.
 
-Rule: reading is bounded, however long a stream has run: the load of up to two hours by seconds, of a month by
-minutes, the latest decisions and alerts. Texts are returned unchanged; the code that shows them makes them
-harmless. A report can be made without a database, too: fill `ReportData` by hand.
+Rule: reading is bounded, however long a stream has run: the load of up to two hours by seconds, or of a month
+by minutes, and the latest decisions and alerts. Texts are returned unchanged; the code that shows them makes
+them harmless. A report can also be made without a database: fill `ReportData` by hand.
 
 >>> Load(0.0, 1.0, 5, 100, (0, 5, 0, 0, 0), 0).requests
 5
@@ -44,7 +44,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class MinuteSummary:
-    """What is known of a minute only as a whole."""
+    """The facts that are known only for a minute as a whole."""
 
     begin_s: float
     clients: int
@@ -64,7 +64,8 @@ class TopText:
 class Decided:
     """A decision of the defence; `request_index` 1 is the subject's first line.
 
-    `client` is whom it is about, even if a network or a fingerprint was counted; empty: the subject.
+    `client` is the client that it concerns, even if a network or a fingerprint was counted. If it is empty,
+    that is the subject.
     """
 
     at_s: float
@@ -106,7 +107,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class ReportData:
-    """Everything a report shows. What is empty is left out of it."""
+    """Everything a report shows. Empty parts are left out."""
 
     title: str = "Access logs"
     source: str = ""
@@ -119,14 +120,14 @@ class ReportData:
     decisions: Sequence[Decided] = ()
     scores: Sequence[ReportedScore] = ()
     blocked_now: int | None = None  # entries of the list at `made_at`
-    bans: Sequence[Ban] | None = None  # these entries; None: nobody has looked
+    bans: Sequence[Ban] | None = None  # these entries; None: not read
     benign_hit: int | None = None
     blocked_share: float | None = None
     checks: Sequence[Check] = ()
 
 
 def find_period(data: ReportData) -> tuple[float, float] | None:
-    """Return the time that a report is about: from the first second with a line to the last line or decision.
+    """Return the time that a report covers: from the first second with a line to the last line or decision.
 
     Decisions are a little ahead of the load, which waits for the slowest server.
     """
@@ -137,7 +138,7 @@ def find_period(data: ReportData) -> tuple[float, float] | None:
 
 
 def cut_to_period(data: ReportData) -> ReportData:
-    """Return the same report without what lies outside of its time."""
+    """Return the same report without what lies outside its time."""
     period = find_period(data)
     if period is None:
         return data
@@ -155,7 +156,7 @@ def cut_to_period(data: ReportData) -> ReportData:
 
 
 def read_report(place: Place, *, made_at: datetime, title: str = "Access logs") -> ReportData:
-    """Read the tables of a pipeline, all at one moment."""
+    """Return the contents of a report, read from all tables of a pipeline at one moment."""
     return Database(place).run(lambda session: _read(session, made_at, title))
 
 
@@ -214,7 +215,7 @@ def _read_seconds(session: Session, since_s: float) -> list[Load]:
     name, mark = session.grammar.name, session.grammar.mark
     sums = ", ".join(f"SUM({name(each)})" for each in ("requests", "bytes", *_STATUS, "errors"))
     since = datetime.fromtimestamp(since_s, UTC).replace(tzinfo=None)
-    # SQLite keeps moments as texts that sort as they do; servers of PostgreSQL are told the zone.
+    # SQLite keeps times as texts that sort in the same order; PostgreSQL needs the zone.
     begin: object = since.isoformat(" ") if session.dialect == "sqlite" else since
     if session.dialect == "postgresql":
         begin = since.replace(tzinfo=UTC)
@@ -229,7 +230,7 @@ def _read_seconds(session: Session, since_s: float) -> list[Load]:
 
 
 def _read_texts(session: Session, kind: str) -> list[TopText]:
-    """Return the largest texts over all minutes; a minute adds nothing to those not among its first ten."""
+    """Return the most frequent texts over all minutes; each minute counts only its own first ten."""
     name, mark = session.grammar.name, session.grammar.mark
     query = f"SELECT {name('text')}, SUM({name('hits')}), SUM({name('bytes')}) FROM {name(tables.TOPS)}"
     query += f" WHERE {name('server')} = {mark} AND {name('kind')} = {mark} GROUP BY {name('text')}"
@@ -278,7 +279,7 @@ def _read_decisions(session: Session) -> list[Decided]:
 
 
 def _list_blocked(session: Session, at: datetime) -> list[Ban]:
-    """Return the entries of a list of this moment; allow lists given to other programs are unknown here."""
+    """Return the entries of a blocklist at this time. Allow lists of other programs are unknown here."""
     gate = Gate.of(
         trust_crawlers=_read_setting(session, "trust_crawlers") != "false",
         block_private=_read_setting(session, "block_private") == "true",
@@ -320,7 +321,7 @@ def _check(session: Session) -> list[Check]:
 
 
 def to_seconds(moment: datetime | str | int | float) -> float:
-    """Return a moment of any database as seconds since 1970; without a zone it is UTC."""
+    """Return any database's time as seconds since 1970. A number is microseconds; without a zone, UTC."""
     if isinstance(moment, int | float):
         return moment / 1e6
     found = datetime.fromisoformat(moment) if isinstance(moment, str) else moment

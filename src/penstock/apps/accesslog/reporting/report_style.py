@@ -1,7 +1,7 @@
 """The style sheet of the report: one text, whose hash the page's policy names.
 
-Rule: looks are chosen here by class, for light and for dark; no element has a style of its own. Colours of
-status classes differ in lightness too, so that they can be told apart without seeing red or green.
+Rule: looks are chosen here by class, for light and dark mode; no element has an inline style. Colours of
+status classes also differ in lightness, so that people who do not see red or green can tell them apart.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Charts as SVG text, made here: no library, no script, nothing that is fetched.
+"""Draws charts as SVG text, without a library, a script or anything that is fetched.
 
-Rule: only numbers and texts that went through `show_text` and `escape` get into a chart; looks come from
-classes of the page's one style sheet, because the page's policy allows no style of an element. A chart is
-drawn for a width; the page holds one for a desk and one for a phone, so that letters have their size on both.
-What a mark stands for is told by a title, which browsers show when one points at it.
+Rule: only numbers, and texts that went through `show_text` and `escape`, get into a chart. Looks come from
+classes of the page's one style sheet, because the page's policy allows no inline style. A chart is drawn for
+a given width; the page holds one for a desktop and one for a phone, so that letters keep their size on both.
+A title says what a mark stands for; browsers show it when the pointer is on the mark.
 
 >>> show_text("a\\x1b[31m<b>")
 'a\\\\x1b[31m<b>'
@@ -20,17 +20,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
 
-#: A longer text of a log is cut.
+#: A longer text from a log is cut.
 _TEXT_LENGTH = 160
 _TIME_STEPS_S = (1, 5, 15, 30, 60, 300, 900, 1800, 3600, 10800, 21600, 43200, 86400, 172800, 604800, 2592000)
-#: What is less than this part of the top of a logarithmic scale is drawn at its floor.
+#: On a logarithmic scale, values below this share of the top are drawn at the floor.
 _WIDEST_SCALE = 1e-6
 _MOST_STEPS = 4
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 10, 10, 22
 
 
 def show_text(text: str, length: int = _TEXT_LENGTH) -> str:
-    """Return a stranger's text fit to be shown: control, format and bidi characters escaped, and cut."""
+    """Return an untrusted text made safe to show: cut, with control, format and bidi characters escaped."""
     shown = []
     for character in text[:length]:
         if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"):
@@ -42,7 +42,7 @@ def show_text(text: str, length: int = _TEXT_LENGTH) -> str:
 
 
 def show_count(number: float) -> str:
-    """Return a number as short as it can be read: 950, 12.3 k, 4.0 M."""
+    """Return a number in a short, readable form: 950, 12.3 k, 4.0 M."""
     for limit, unit in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e4, " k")):
         if abs(number) >= limit:
             scaled = number / (limit if limit > 1e4 else 1e3)
@@ -72,7 +72,7 @@ def show_micros(number: float) -> str:
 
 
 def show_time(seconds: float, step_s: float = 1) -> str:
-    """Return a moment in UTC, as fine as the step needs."""
+    """Return a time in UTC, as precise as the step needs."""
     moment = datetime.fromtimestamp(seconds, UTC)
     if step_s >= 86_400:
         return moment.strftime("%d %b")
@@ -92,7 +92,7 @@ def pick_ticks(top: float) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One thing that is drawn: what it is called, its class in the style sheet, a number for each point."""
+    """One series of a chart: its name, its class in the style sheet, and a value for each point."""
 
     name: str
     look: str
@@ -101,7 +101,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A stretch of time that is marked."""
+    """A marked stretch of time."""
 
     begin_s: float
     end_s: float
@@ -111,9 +111,10 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Where a chart draws: its size, its time from `begin_s` to `end_s`, its values from 0 to `top`.
+    """The drawing area of a chart: its size, its time from `begin_s` to `end_s`, its values from 0 to `top`.
 
-    With `least` the scale is logarithmic and begins there: one slow minute does not flatten all others.
+    With `least` the scale is logarithmic and begins there, so that one slow minute does not flatten all
+    others.
     """
 
     width: int
@@ -220,7 +221,7 @@ def draw_lines(
 
 
 def draw_bar(share: float, look: str) -> str:
-    """Draw a bar in a table: a share of its cell."""
+    """Draw a bar that fills a share of its table cell."""
     size = min(max(share, 0.0), 1.0) * 100
     filled = f'<rect class="{look}" width="{size:.1f}" height="6"/>'
     return (
@@ -236,7 +237,7 @@ def _wrap(frame: Frame, parts: Sequence[str]) -> str:
 
 def _draw_grid(frame: Frame, show: Callable[[float], str]) -> str:
     parts = []
-    # Bytes are shown in powers of 1,024, so their round numbers are other ones.
+    # Bytes are shown in powers of 1,024, so their round numbers are different ones.
     unit = 1024.0 ** int(math.log(frame.top, 1024)) if show is show_bytes and frame.top >= 1024 else 1.0
     ticks = [unit * each for each in pick_ticks(frame.top / unit)]
     if frame.least:

@@ -1,1 +1,1 @@
-"""Log files into Kafka, each line once."""
+"""Shipping log files into Kafka, each line once."""

@@ -1,14 +1,15 @@
 """The kernel that cuts the client out of each log line: it becomes the key of the record.
 
-Rules: every line gets a key, and the same client the same one. Where the parser has found the client, that is
-it, whatever the format. The client of a line that it cannot read is guessed: the first word of a common or
-combined line, the second behind the name of a virtual host, the address field of a JSON line; a syslog prefix
-and quotes around the line are left out first. What fits nothing has its first word as the key. An IPv6
-address becomes the network that is one client (`penstock.apps.accesslog.parsing.client_prefixes`), so that
-the lines of a client keep their order whichever of its addresses it uses; where each address is a client of
-its own, it is written out in full, and IPv4 inside of IPv6 as IPv4: a client has one key however its server
-writes it. A wrong guess costs the order of that line's client, and never the line. Guessing is one pass over
-the beginning of a line, no more than `_LOOKED_AT` bytes of it.
+Rules: every line gets a key, and a client always gets the same one. If the parser has found the client, that
+is the key, whatever the format. The client of a line that it cannot read is guessed: the first word of a
+common or combined line, the second word behind the name of a virtual host, or the address field of a JSON
+line, after a syslog prefix and quotes around the line are skipped. A line that fits nothing has its first
+word as the key. An IPv6 address becomes the network that is one client
+(`penstock.apps.accesslog.parsing.client_prefixes`), so that the lines of a client keep their order whichever
+of its addresses it uses. Where each address is a client of its own, it is written out in full, and IPv4
+inside of IPv6 is written as IPv4: a client has one key however its server writes it. A wrong guess may cost
+the order of that client's lines, but never a line. Guessing is one pass over the beginning of a line, no more
+than `_LOOKED_AT` bytes of it.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -28,7 +29,7 @@ from penstock.kernels.compilation import copy_bytes, inlined, kernel, part
 LONGEST_KEY = 255
 #: A key may be longer than its line: `2001:0db8:0001:0002::`, or an address with all its digits.
 ADDRESS_SIZE = 39
-_HOSTS = np.uint64(1)  # in numbers of clients, 1::/16 are the names of hosts
+_HOSTS = np.uint64(1)  # in numbers of clients, 1::/16 stands for host names
 _LOOKED_AT = 8192
 #: Names of JSON fields that hold the client, as servers call them.
 _NAMES = (
@@ -162,7 +163,7 @@ def _find_client(buf, at, end, names, name_starts):
 
 @inlined
 def _has_colon(buf, at, end):
-    """Return whether the first number ends in a colon, as in every IPv6 address of a client's own."""
+    """Return whether the first number ends in a colon, as in every IPv6 address."""
     for i in range(at, min(at + 5, end)):  # noqa: SIM110  (numba has no generators)
         if buf[i] == 0x3A:
             return True
@@ -203,7 +204,7 @@ def _write_groups(out, at, word):
 
 @part
 def _write_address(out, at, high, low):
-    """Write the client of an address, the same however it is written; return where it ends."""
+    """Write the client of an address, the same however the address was written; return where it ends."""
     if is_mapped(high, low):
         return _write_ipv4(out, at, low)
     at = _write_groups(out, at, cut_to_client(high, low)[0])
@@ -216,9 +217,9 @@ def _write_address(out, at, high, low):
 
 @kernel
 def cut_clients(buf, starts, known_at, known_size, out, out_starts, names, name_starts):
-    """Copy each line's client to `out`, one behind the other; returns False where there is no room.
+    """Copy each line's client to `out`, one after another; return False if there is no room for one.
 
-    `known_at`, `known_size`: where the parser has found it; a size of 0 or less, where it has not.
+    `known_at` and `known_size` say where the parser has found it; a size of 0 or less says that it has not.
     """
     at = np.int64(0)
     out_starts[0] = 0

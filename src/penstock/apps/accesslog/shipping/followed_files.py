@@ -1,8 +1,8 @@
 """Files as a follower sees them: how they are identified and read, and where a lost one may be.
 
-Rule: a name says nothing about a log file, because rotation gives it to another one. A file is known by its
-device and inode and by digests of bytes that were read from it: the first ones, and the last ones before the
-position. Bytes that were once read do not change in a log; where they did, it is another file, or the same
+Rule: a name says nothing about a log file, because rotation gives it to another one. A file is identified by
+its device and inode and by digests of bytes that were read from it: the first ones, and the last ones before
+the position. Bytes that were once read do not change in a log. If they did, it is another file, or the same
 one emptied and written again (copytruncate), even if it has grown beyond the position since.
 
 Why the last bytes too and not only the first: logs may begin with the same lines each time.
@@ -27,7 +27,7 @@ from penstock.core.loggers import get_logger
 log = get_logger(__name__)
 
 HEAD_BYTES, TAIL_BYTES = 1024, 256
-#: An address and a time: this many first bytes are hardly the same in two logs.
+#: An address and a time: two logs hardly ever share this many first bytes.
 TELLING_BYTES = 40
 
 
@@ -49,7 +49,7 @@ class LogFile:
         self._head = self._read_packed(0, HEAD_BYTES) if self.packed else b""
 
     def status(self) -> Status:
-        """Return its size and when it was last written: as long as they are equal, nothing has happened."""
+        """Return its size and the time of the last write: while both stay equal, nothing has happened."""
         found = os.fstat(self._file.fileno())
         return found.st_size, found.st_mtime_ns
 
@@ -69,8 +69,11 @@ class LogFile:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _read_packed(self, offset: int, size: int) -> bytes:
-        """Read a packed file and keep what was read last. A chunk begins behind the last whole line of the
-        one before; going back by a few bytes would mean unpacking everything again."""
+        """Read a packed file and keep what was read last.
+
+        A chunk begins behind the last whole line of the one before. Without the kept bytes, going back by a
+        few bytes would mean unpacking everything again.
+        """
         assert self._unpacked is not None
         known = offset - self._kept_at
         if not 0 <= known <= len(self._kept):
@@ -110,7 +113,7 @@ class LogFile:
             return False
         if self.packed or other.packed:
             return True  # how far they could be compared is not known before all is unpacked
-        # All logs of a server may begin with the same long header: the last bytes that both have tell.
+        # All logs of a server may begin with the same long header: the last bytes that both have decide.
         size = min(self.status()[0], other.status()[0])
         begin = max(0, size - HEAD_BYTES)
         mine, theirs = self.read(begin, size - begin), other.read(begin, size - begin)
@@ -132,7 +135,7 @@ def is_behind_nuls(position: FilePosition) -> bool:
 
 
 def open_log(path: str) -> LogFile | None:
-    """Return the open file; nothing if it is gone, no plain file, or not ours to read (which is logged)."""
+    """Return the open file; None if it is gone, not a regular file, or not readable (which is logged)."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             return None
@@ -146,7 +149,7 @@ def open_log(path: str) -> LogFile | None:
 
 @functools.lru_cache(maxsize=1024)
 def _warn_once(path: str, why: str | None) -> None:
-    """Log a trouble once; the file is tried again at each look."""
+    """Log a problem once; the file is tried again at each look."""
     log.warning("The file %s cannot be read: %s.", path, why)
 
 
@@ -188,9 +191,9 @@ def _with_content(position: FilePosition, listing: Listing) -> Iterator[tuple[Lo
 
 
 def is_gone(position: FilePosition, listing: Listing) -> bool:
-    """Return whether a file not found is nowhere: its name is another's, and no relative is hidden.
+    """Return whether a missing file is gone: its name is another file's, and no relative is hidden.
 
-    What cannot be reached now (no right, no folder, renamed in this moment) may be the one.
+    One that cannot be reached now (no permission, no folder, renamed in this moment) may be the missing one.
     """
     relatives = listing.list_relatives(position.path)
     if position.path not in relatives:
@@ -222,8 +225,8 @@ def is_copy_of_finished(file: LogFile, finished: FilePosition, listing: Listing)
         return True
     if file.packed:
         return file.broken
-    # Shorter, with the same beginning: a copy as far as it got, or another log with the same header. While a
-    # copy is being made, its original is still there.
+    # Shorter, with the same beginning: an unfinished copy, or another log with the same header. While a copy
+    # is being made, its original is still there.
     for path in listing.list_relatives(finished.path):
         found = listing.stat(path)
         if found is not None and (found.st_dev, found.st_ino) == finished.identity != file.identity:
@@ -236,7 +239,7 @@ def is_copy_of_finished(file: LogFile, finished: FilePosition, listing: Listing)
 
 
 def find_grown(finished: list[FilePosition], listing: Listing) -> Iterator[tuple[LogFile, str, FilePosition]]:
-    """Return those of these files, by their present names, that have more in them than was read."""
+    """Yield those of these files, with their present names, that hold more than was read."""
     wanted = {each.identity: each for each in finished if not each.packed and can_compare(each)}
     relatives: dict[str, None] = {}
     for path in {family_of(each.path): each.path for each in wanted.values()}.values():
@@ -253,7 +256,7 @@ def find_grown(finished: list[FilePosition], listing: Listing) -> Iterator[tuple
 
 
 def start_at_end(file: LogFile, position: FilePosition, longest_line: int) -> FilePosition:
-    """Start behind the last whole line that is there now."""
+    """Return the position behind the last whole line that is there now."""
     size, _ = file.status()
     begin = max(0, size - longest_line)
     last = file.read(begin, size - begin).rfind(b"\n") + 1

@@ -1,6 +1,6 @@
-"""Names of log files: which ones are of one log, which ones rotation gave, and what is on the disk now.
+"""Names of log files: which ones belong to one log, which ones rotation gave, and what is on the disk now.
 
-Rule: at one look each folder is read once and each file asked once, however many logs lie in it.
+Rule: in one look, each folder is read once and each file examined once, however many logs the folder holds.
 
 >>> family_of("/var/log/apache2/access.log.2.gz"), family_of("/var/log/apache2/access.log-20260131")
 (('/var/log/apache2', 'access.log'), ('/var/log/apache2', 'access.log'))
@@ -54,7 +54,7 @@ def names_family(pattern: str, path: str) -> bool:
 
 
 def find_left_out(theirs: Iterable[str], mine: Sequence[str]) -> list[str]:
-    """Return which of their patterns mean files that none of mine means. All are whole paths."""
+    """Return which of `theirs` match files that none of `mine` matches. All are absolute paths."""
 
     def is_mine(path: str) -> bool:
         return any(names_family(each, path) for each in mine)
@@ -68,7 +68,7 @@ def find_left_out(theirs: Iterable[str], mine: Sequence[str]) -> list[str]:
 
 
 def _matches(pattern: Sequence[str], path: Sequence[str]) -> bool:
-    """Return whether `glob` would find it: a star ends at a folder, two stars mean any number of folders."""
+    """Return whether `glob` would find the path: `*` ends at a folder, `**` is any number of folders."""
     if not pattern or not path:
         return not pattern and not path
     if pattern[0] == "**":
@@ -77,7 +77,7 @@ def _matches(pattern: Sequence[str], path: Sequence[str]) -> bool:
 
 
 class Listing:
-    """What is on the disk at one look. Answers are kept: make a new one to look again."""
+    """What is on the disk at one look. Answers are cached: make a new listing to look again."""
 
     def __init__(self) -> None:
         self._folders: dict[str, dict[Family, list[str]]] = {}
@@ -89,7 +89,7 @@ class Listing:
         return self.sort_by_age(self._read_folder(family[0]).get(family, ()))
 
     def sort_by_age(self, paths: Iterable[str]) -> list[str]:
-        """Return the oldest first; of equally old ones the higher number: rotation has moved it further."""
+        """Return the oldest first; of equally old ones, the higher number, which was rotated further."""
         aged = [(found.st_mtime_ns, path) for path in paths if (found := self.stat(path)) is not None]
         if len(aged) > 1:
             aged.sort(key=lambda pair: _in_parts(pair[1]), reverse=True)
@@ -97,7 +97,7 @@ class Listing:
         return [path for _, path in aged]
 
     def identify(self, paths: Iterable[str]) -> FilesThere:
-        """Return the files that these names mean; of several names for one file the first."""
+        """Return the files that these names mean; if one file has several names, with the first."""
         there: FilesThere = {}
         for path in paths:
             found = self.stat(path)
@@ -106,7 +106,7 @@ class Listing:
         return there
 
     def stat(self, path: str) -> os.stat_result | None:
-        """Return the state of a plain file that can be asked now."""
+        """Return the status of a regular file; None if it is not one or cannot be reached now."""
         if path not in self._stats:
             try:
                 found = os.stat(path)
@@ -120,7 +120,7 @@ class Listing:
             families: dict[Family, list[str]] = {}
             try:
                 names = os.listdir(folder or ".")
-            except OSError:  # gone, or not now
+            except OSError:  # gone, or not reachable now
                 names = []
             for name in names:
                 path = os.path.join(folder, name)
@@ -131,5 +131,5 @@ class Listing:
 
 @functools.lru_cache(maxsize=1 << 16)
 def _in_parts(path: str) -> list[tuple[int, str]]:
-    """Return digits as numbers, so that 10 is behind 9."""
+    """Return the parts of a name, with digits as numbers, so that 10 sorts behind 9."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", path)]

@@ -1,13 +1,13 @@
 """Follows log files through rotation, truncation and restarts: each line once, in the order of its file.
 
-Rules: a line ends with a newline; the last one waits for its own. A file that was rotated away is read to its
-end before the one that took its name, and is watched for a while longer: servers write their last lines late.
-Longer lines than the limit are cut and marked, so memory is bounded. A position moves only with lines that
-were handed out; who could not send them makes a new follower from the durable positions. After each chunk,
-bytes read before are checked again: where they have changed, the file was emptied meanwhile (copytruncate),
-and the chunk is dropped. `log_rotation` finds out which files there are.
+Rules: a line ends with a newline; the last line waits for its newline. A file that was rotated away is read
+to its end before the one that took its name, and is watched for a while longer, because servers write their
+last lines late. Lines longer than the limit are cut and marked, so memory is bounded. A position moves only
+with lines that were handed out; a caller that could not send them makes a new follower from the durable
+positions. After each chunk, bytes read before are checked again: if they have changed, the file was emptied
+meanwhile (copytruncate), and the chunk is dropped. `log_rotation` finds out which files there are.
 
-Why not inotify: most of the work here is to find out what happened while nobody listened.
+Why not inotify: most of the work here is to find out what happened while nothing was listening.
 
     follower = LogFollower(["/var/log/apache2/*access.log"], state.files)
     for piece in follower.read(8 << 20):
@@ -39,10 +39,10 @@ log = get_logger(__name__)
 
 
 class LogFollower(FileTracking):
-    """Reads what is new in the files that match `patterns`. For one thread; `close` it."""
+    """Reads what is new in the files that match `patterns`. Use it from one thread, and `close` it."""
 
     def read(self, most_bytes: int) -> list[Piece]:
-        """Return what is new, about this many bytes, oldest files first; nothing when all is read."""
+        """Return what is new, about this many bytes, oldest files first; an empty list when all is read."""
         self.look()
         pieces: list[Piece] = []
         left = most_bytes
@@ -74,7 +74,7 @@ class LogFollower(FileTracking):
                 if not self._is_over(tracked):
                     break
                 yield from self._finish(tracked)
-                over = tracked.drained  # or somebody wrote to it in this moment
+                over = tracked.drained  # False if the file was written to in this moment
 
     def _read_chunk(self, tracked: Tracked) -> Piece | None:
         if self.is_copy_after_all(tracked):
@@ -121,7 +121,7 @@ class LogFollower(FileTracking):
         rest = tracked.file.read(position.offset, self._longest_line + 1)
         emptied = rest and not tracked.file.packed and not tracked.file.has_same_bytes(position)
         if emptied or b"\n" in rest or len(rest) > self._longest_line or (rest and position.skipping):
-            tracked.drained = False  # somebody wrote since it was read: these are lines like any others
+            tracked.drained = False  # written to since it was read: these are ordinary lines
             return
         if tracked.file.broken:
             log.warning("The packed file %s is cut off or damaged; it was read up to there.", position.path)

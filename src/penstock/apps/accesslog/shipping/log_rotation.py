@@ -1,12 +1,12 @@
-"""Which files a follower reads: new ones, rotated ones, copies, and those that cannot be reached for now.
+"""Decides which files a follower reads: new ones, rotated ones, copies, and temporarily unreachable ones.
 
-Rules: what a pattern names is followed; positions of other files are kept as they are, for the day they are
-named again. A stored position is given up only when its file is nowhere: its name belongs to another one and
-all files of the log could be examined. A file that cannot be opened, or whose folder is away, is waited for.
-A rotated name that appears may be a copy of what was read: it is compared with all that is known. One that is
-too short for that waits until it is longer, or has not changed for a while.
+Rules: the files that a pattern names are followed. Positions of other files are kept unchanged, in case they
+are named again. A stored position is given up only if its file is nowhere: its name belongs to another one,
+and all files of the log could be examined. A file that cannot be opened, or whose folder is missing, is
+waited for. A new rotated name may be a copy of what was read, so it is compared with all that is known. A
+file too short for that waits until it is longer, or has not changed for a while.
 
-Files have numbers, in the order in which they are read; a restart keeps it.
+Files are numbered in the order in which they are read, and a restart keeps that order.
 """
 
 from __future__ import annotations
@@ -48,24 +48,27 @@ from penstock.core.loggers import get_logger
 
 log = get_logger(__name__)
 
-#: A line of this length and its key and headers still fit into what brokers take by default.
+#: A line of this length, with its key and headers, still fits into what brokers take by default.
 LONGEST_LINE_BYTES = 1_000_000
 CHUNK_BYTES = 2 << 20
-#: How many finished files of one log that are not seen any more are remembered, so that a packed copy of one
-#: is not sent again. As many are waited for that cannot be reached.
+#: How many finished files of one log are remembered after they vanish, so that a packed copy of one is not
+#: sent again. For each pattern, as many unreachable files are waited for.
 REMEMBERED = 50
-#: How many of them, the last ones, are looked at for lines that a server wrote long after the rotation.
+#: How many finished files of a log, the last ones, are checked for lines written long after the rotation.
 WATCHED = 4
 #: A copy that has not changed for this long is whole.
 _SETTLING_S = 2.0
-#: How often a file that cannot be reached is looked for where nothing seems to have changed.
+#: How often an unreachable file is searched for even though nothing seems to have changed.
 _SEARCH_EVERY_S = 2.0
 
 
 @dataclass(slots=True, eq=False)
 class Tracked:
-    """A file that is being read. `drained`: nothing was left when it was last looked at. `compared`: when it
-    was met, there was enough of it to know that it is no copy."""
+    """A file that is being read.
+
+    `drained` says that nothing was left at the last look, `compared` that there was enough of the file to
+    know that it is not a copy.
+    """
 
     family: Family
     file: LogFile
@@ -78,7 +81,7 @@ class Tracked:
 
 
 class FileTracking:
-    """The files of a follower, and what is known of others."""
+    """The files of a follower, and what is known about others."""
 
     def __init__(
         self,
@@ -103,7 +106,7 @@ class FileTracking:
         self._missing: list[FilePosition] = []
         self._others: tuple[FilePosition, ...] = ()
         self._judged: dict[FileId, tuple[int, Status]] = {}  # not to be read, as of when
-        self._changes: Counter[Family] = Counter()  # of what files are compared with
+        self._changes: Counter[Family] = Counter()  # of what new files are compared with
         self._unsettled: dict[FileId, tuple[float, Status, str]] = {}
         self._searched: tuple[float, frozenset[str]] = (0.0, frozenset())
         self._turn = 0
@@ -207,7 +210,7 @@ class FileTracking:
         return max((each.written_ns for each in (*gone, *self._finished.get(family, ()))), default=None)
 
     def _is_settled(self, path: str, identity: FileId, status: Status) -> bool:
-        """Return whether a new rotated name has enough in it to be compared: it may be a copy."""
+        """Return whether a new file can be judged: under a rotated name it may be a copy."""
         since, before, _ = self._unsettled.pop(identity, (self._clock(), status, ""))
         since = since if before == status else self._clock()
         quiet = self._clock() - since >= min(self._quiet_s, _SETTLING_S)
@@ -234,7 +237,7 @@ class FileTracking:
         tracked.status = status
 
     def learn_head(self, tracked: Tracked) -> None:
-        """Learn more of a file's first bytes: the more are known, the surer a copy is recognised."""
+        """Learn more of a file's first bytes: the more are known, the more reliably a copy is recognised."""
         head = tracked.file.read(0, HEAD_BYTES)
         if len(head) > tracked.position.head_bytes:
             tracked.position = replace(tracked.position, head=digest(head), head_bytes=len(head))
@@ -262,7 +265,7 @@ class FileTracking:
     def _place(
         self, file: LogFile, path: str, status: Status, listing: Listing, *, from_end: bool
     ) -> FilePosition | None:
-        """Return where to begin in a file; nowhere if its content was, or is being, read elsewhere."""
+        """Return where to begin in a file; None if its content was, or is being, read elsewhere."""
         family = family_of(path)
         for finished in self._finished.get(family, ()):
             if finished.identity == file.identity and can_compare(finished):
@@ -296,11 +299,11 @@ class FileTracking:
     def _find_original(
         self, file: LogFile, path: str, listing: Listing, but: Tracked | None = None
     ) -> FilePosition | None:
-        """Return the known file that this one is a copy of, whole or not; asked again when it changes."""
+        """Return the known file that this one is a full or partial copy of; called again when it changes."""
         for tracked in self._families.get(family_of(path), ()):
             if tracked is but:
                 continue
-            # Its position shows it even if it was emptied a moment ago.
+            # Its position reveals the copy even if the original was emptied a moment ago.
             known = tracked.position.offset and file.has_same_bytes(tracked.position)
             if known or file.begins_like(tracked.file):
                 return tracked.position
@@ -341,14 +344,14 @@ class FileTracking:
             elif each.finished:
                 self._finished.setdefault(family, []).append(each)
             elif not each.offset and not each.head_bytes:
-                # It was empty: whatever has its name now is as good as new. What came after it is not lost.
+                # It was empty: whatever has its name now counts as new. Files that came after it are found.
                 self._blank.append(each)
             else:
                 self._missing.append(each)
         self._others = tuple(others)
         self._search_missing(listing)
         for each in self._missing:
-            log.warning("The file %s is not there now; it is looked for again and again.", each.path)
+            log.warning("The file %s is not there now; the search for it is repeated.", each.path)
 
     def _search_missing(self, listing: Listing) -> None:
         """Search for the files of stored positions: find them again, wait, or give them up."""
@@ -385,7 +388,7 @@ class FileTracking:
         return (each for some in self._finished.values() for each in some)
 
     def replace_emptied(self, tracked: Tracked) -> None:
-        """Begin an emptied file anew. What was not read of its old content is in a copy, or lost."""
+        """Restart an emptied file. What was not read of its old content is in a copy, or lost."""
         old = tracked.position
         copy = find_copy(old)
         if copy is not None:
@@ -401,7 +404,7 @@ class FileTracking:
         self.learn_head(tracked)
 
     def _read_first(self, file: LogFile, position: FilePosition, emptied: Tracked) -> None:
-        """Read the copy on from where the emptied file was, with its number; later files get new ones."""
+        """Continue in the copy where the emptied file was, under its number; later files get new numbers."""
         some = self._families[emptied.family]
         known = next((each for each in some if each.position.identity == position.identity), None)
         if known is not None:

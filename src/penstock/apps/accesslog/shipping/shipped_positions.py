@@ -1,13 +1,14 @@
-"""Where a shipper stands in its files, kept in Kafka with the lines themselves.
+"""A shipper's position in its files, kept in Kafka with the lines themselves.
 
 Rule: the position is a record of the same transaction as the lines before it, so there is no moment at which
 lines are visible and the position is not. Why not a group's offsets: they are deleted after a week without
-members, and their metadata holds some thirty files. Why not a file: no transaction holds it and the lines.
+members, and their metadata holds some thirty files. Why not a file: no transaction covers it and the lines.
 
-A shipper has one record for itself, which says how many files there are, and one for each file, of which a
-transaction writes those that have changed. All are in the partition that its name hashed to when it was first
-seen; partitions may be added later, so a load that does not find them there, written while the topic had as
-many partitions as now, looks into all and takes the newest (by `step`, or by time where a record lacks it).
+A shipper has one record for itself, which says how many files there are, and one for each file; a transaction
+writes those that have changed. All are in the partition that its name hashed to when it was first seen.
+Partitions may be added later, so if a load does not find records there that were written while the topic had
+as many partitions as now, it searches all partitions and takes the newest (by `step`, or by time if a record
+has none).
 
     writer.fence()                      # first: nothing of an earlier life can change any more
     state = store.load("web1/lines")    # waits until what was written before is settled
@@ -40,13 +41,13 @@ from penstock.kernels.byte_columns import byte_column
 DEFAULT_TOPIC = "penstock-ship-positions"
 _VERSION = 2
 _PARTITIONS = 4
-_SEPARATOR = b"\0"  # no name holds it: arguments of programs cannot
+_SEPARATOR = b"\0"  # no name contains it: arguments of programs cannot
 _CONFIGS = {
     "cleanup.policy": "compact",
     "segment.bytes": str(16 << 20),
     "min.cleanable.dirty.ratio": "0.1",
 }
-#: Offsets that are read from the end backwards before more are: most often the last record is the one.
+#: How many offsets are read first, backwards from the end: the last record is usually the right one.
 _FIRST_LOOK = 2_000
 _MOST_PATTERN_BYTES = 2_000
 #: How long another shipper's open transaction is waited for; its own limit is a minute.
@@ -55,13 +56,13 @@ _SETTLING_TIMEOUT_MS = 150_000
 
 @dataclass(frozen=True, slots=True)
 class FilePosition:
-    """One file, what it is known by, and how many of its bytes are shipped.
+    """One file: how it is identified, and how many of its bytes are shipped.
 
     `head` and `tail` are digests: of its first `head_bytes`, and of the last bytes before `offset` (as many
-    as `followed_files.TAIL_BYTES`). `skipping`: the rest of the line at `offset` is too long and left out.
-    `finished`: it was read to its end and no more is expected. `packed`: offsets count unpacked bytes.
-    `written_ns`: when somebody last wrote to it, as far as was seen; younger files came after it. `number`
-    tells a shipper's positions apart; files of one log are read in its order.
+    as `followed_files.TAIL_BYTES`). `skipping` says that the line at `offset` is too long and its rest is
+    left out, `finished` that the file was read to its end and no more is expected, `packed` that offsets
+    count unpacked bytes. `written_ns` is the time of the last write that was seen; younger files came after
+    it. `number` identifies one of a shipper's positions; files of one log are read in its order.
     """
 
     path: str
@@ -87,10 +88,11 @@ _DEFAULTS = {each.name: each.default for each in fields(FilePosition)}
 
 @dataclass(frozen=True, slots=True)
 class ShipState:
-    """What a shipper knows for good: its files, how many lines it has sent, and the life that wrote this.
+    """The durable state of a shipper: its files, how many lines it has sent, and the life that wrote this.
 
-    `step` rises with each state that is stored. `patterns`: which files that life follows, as far as there is
-    room for them. `is_over`: it has ended by itself. `written_ms`: when this was stored, once it is loaded.
+    `step` rises with each state that is stored. `patterns` says which files that life follows, as far as
+    there is room for them, and `is_over` that it has ended on its own. `written_ms` is when this was stored;
+    it is set by loading.
     """
 
     files: tuple[FilePosition, ...] = ()
@@ -112,7 +114,7 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What one partition holds of a shipper: its own record, with its time, and those of its files."""
+    """What one partition holds about a shipper: its own record, with its time, and those of its files."""
 
     partition: int
     state: ShipState
@@ -123,7 +125,7 @@ class Stored:
 
 
 def find_newest(found: Sequence[Stored]) -> Stored | None:
-    """Return the one that was written last; its step is the highest of all, so that the next is higher yet.
+    """Return the one that was written last, with the highest step of all, so that the next one is higher.
 
     Records of releases without steps have the step 0. Such a release may have run after one with steps, so
     between the two kinds the time decides.
@@ -145,7 +147,7 @@ def _encode_head(state: ShipState, partitions: int) -> bytes:
 
 
 def _keep_some(patterns: Sequence[str]) -> list[str]:
-    """Return the first ones, no more than there is room for in a record that each transaction writes."""
+    """Return the first patterns, as many as have room in a record that each transaction writes."""
     sizes = accumulate(len(json.dumps(each)) for each in patterns)
     return [each for each, size in zip(patterns, sizes, strict=True) if size <= _MOST_PATTERN_BYTES]
 
@@ -164,7 +166,7 @@ def _to_json(content: dict[str, Any]) -> bytes:
 def _decode_head(name: str, data: bytes) -> tuple[ShipState, int, int]:
     """Return the state without its files, how many there are, and how many partitions the topic had then.
 
-    Releases before this one wrote neither a step nor partitions: both are 0 then, and there are no patterns.
+    Older releases wrote neither a step nor partitions: both are 0 then, and there are no patterns.
     """
     try:
         head = json.loads(data)
@@ -202,7 +204,7 @@ class PositionTopic:
         self._places: dict[str, _Place] = {}
 
     def prepare(self) -> None:
-        """Make the topic where there is none; refuse one that forgets by age."""
+        """Create the topic if it is missing; refuse one that deletes records by age."""
         if not topic_exists(self._settings, self.topic):
             try:
                 create_topic(
@@ -225,7 +227,7 @@ class PositionTopic:
             )
 
     def make_records(self, name: str, before: ShipState, state: ShipState) -> pa.RecordBatch:
-        """Return rows that turn the state `before` of the shipper `name` into this one. `load` first."""
+        """Return rows that turn the state `before` of the shipper `name` into `state`. Call `load` first."""
         old = {each.number: each for each in before.files}
         place = self._places[name]
         rows: dict[bytes, bytes | None] = {name.encode(): _encode_head(state, place.partitions)}
@@ -238,11 +240,11 @@ class PositionTopic:
         return pa.record_batch({"key": keys, "value": values, "partition": where})
 
     def load(self, name: str) -> ShipState:
-        """Return the last state of this shipper; an empty one if there is none. Fence before."""
+        """Return the last state of this shipper; an empty one if there is none. Fence the writer first."""
         deadline = Deadline.after_ms(_SETTLING_TIMEOUT_MS, "the time for open transactions to end")
         routing = routing_for(self._settings)
         routing.leader(self.topic, 0, deadline)  # waits for a topic that was made a moment ago
-        # Another broker may answer now, which has not heard of it yet.
+        # Another broker may answer now that does not know the topic yet.
         attempts = _trying(deadline, f"topic {self.topic} to be known")
         view = next(filter(None, (routing.describe(self.topic, deadline) for _ in attempts)), None)
         if view is None:
@@ -265,7 +267,7 @@ class PositionTopic:
     def _search(
         self, name: str, partitions: Sequence[int], view: TopicView, deadline: Deadline
     ) -> list[Stored]:
-        """Return what these partitions hold of the shipper, as soon as all written before is settled."""
+        """Return what these partitions hold about the shipper, once all written before is settled."""
         places = [TopicPartition(self.topic, each) for each in partitions]
         settled = KafkaLogView(self._settings)
         written = KafkaLogView(replace(self._settings, isolation_level="read_uncommitted")).latest(places)
@@ -341,6 +343,6 @@ def _unreadable(name: str, why: str) -> OffsetStoreError:
     return OffsetStoreError(
         "POSITION_UNREADABLE",
         f"The stored position of shipper {name} cannot be used: {why}.",
-        hint="Use the version of Penstock that wrote it, or another --name to begin anew.",
+        hint="Use the version of Penstock that wrote it, or another --name to start over.",
         facts={"name": name},
     )

@@ -1,13 +1,15 @@
-"""Ships log files into Kafka: each line once for readers of committed records, whatever is killed when.
+"""Ships log files into Kafka: each line once for readers of committed records, whatever is killed, and when.
 
-Rule: lines and the position behind them are one transaction. Every life begins the same way: fence, read the
-position, write that it is taken over. After any failure the shipper begins anew from there: one way to
-recover, so it is well tried. Each life writes its own mark into the position, which tells one that took too
-long from one that was replaced; an idle shipper writes it now and then, to notice that and to be seen.
+Rule: lines and the position behind them are one transaction. Every life of a shipper begins the same way:
+fence, read the position, and write that it is taken over. After any failure the shipper starts again from
+there: there is only one way to recover, so it is well tested. Each life writes its own mark into the
+position, which distinguishes a shipper that took too long from one that was replaced. An idle shipper writes
+it as a heartbeat, to notice that it was replaced and to be seen.
 
 Two shippers of one name replace each other, as at a restart. One that follows other files must not: it is
-refused after it has fenced, because only then the position is settled; the other finds its own mark and goes
-on. Why not read on while a transaction is written: two cannot be open at once, and reading takes less time.
+refused after it has fenced, because only then is the position settled; the other one finds its own mark and
+continues. Why not read on while a transaction is written: two cannot be open at once, and reading takes less
+time.
 
     shipper = Shipper(client, ShipSettings(("/var/log/apache2/access.log",), topic="lines", server="web1"))
     shipper.run(stopping)         # until `stopping` is set, or with `once` until all is read
@@ -47,17 +49,20 @@ CUT_HEADER = "cut"
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 #: A shipper that takes over has usually left its mark by then; fencing it earlier would replace it.
 _FENCED_PAUSE_S = 2.0
-#: How often a shipper with nothing to ship says that it is there, and how long after it counts as there.
+#: How often an idle shipper writes a heartbeat, and for how long after one it counts as running.
 HEARTBEAT_S = 10.0
 _THERE_FOR_S = 3 * HEARTBEAT_S
-#: What a record has besides its line and the name of the server: a key, headers, and those of its batch.
+#: What a record has besides its line and the server's name: a key, headers, and the header of its batch.
 _AROUND_A_LINE = 1_024
 
 
 @dataclass(frozen=True, slots=True)
 class ShipSettings:
-    """What is shipped, where, and how. `name` tells shippers apart; two at once need two. `parser`: how lines
-    are written, and which proxies name the client; for the key `client`."""
+    """What is shipped, where to, and how.
+
+    `name` identifies a shipper; two that run at once need two names. `parser` says how lines are written and
+    which proxies name the client; it is used for the key `client`.
+    """
 
     files: tuple[str, ...]
     topic: str
@@ -126,10 +131,10 @@ class Shipper:
         self._wrote_at = 0.0
 
     def run(self, stopping: threading.Event) -> Shipped:
-        """Ship until `stopping` is set (the transaction under way is ended first), or all is read.
+        """Ship until `stopping` is set or, with `once`, all is read; return what was shipped.
 
-        Brokers that are away then are waited for for a few seconds only. Nothing is at stake: what they have
-        not heard, the next life finds out by itself.
+        The transaction under way is ended first. Brokers that are unreachable then are waited for only a few
+        seconds. Nothing is at stake: the next life finds out on its own what they have not received.
         """
         with hearing_stop(_note_moment(stopping)):
             return self._run(stopping)
@@ -137,7 +142,7 @@ class Shipper:
     def _run(self, stopping: threading.Event) -> Shipped:
         self._store.prepare()
         _check_line_limit(self._writer.learn_limit(self.settings.topic), self.settings)
-        self._writer.learn_limit(self._store.topic)  # known here, it takes no time of a transaction
+        self._writer.learn_limit(self._store.topic)  # known now, it takes no time of a transaction
         pause_s, failing_since = _FIRST_PAUSE_S, 0.0
         try:
             while True:
@@ -162,26 +167,26 @@ class Shipper:
             self._writer.close()  # nothing stays open that readers would have to wait for
 
     def _judge(self, error: BrokerError, failing_s: float) -> None:
-        """Raise what trying again will not help."""
+        """Raise the error if a retry will not help."""
         self._was_refused |= error.condition == FENCED
         if not (error.retriable or error.condition == FENCED or error.condition in TRANSACTION_LOST):
             raise error
         if self.settings.once and failing_s * 1000 > self.settings.give_up_ms:
             raise error
         self.shipped.recoveries += 1
-        log.warning("Going on from the stored position after a failure: %s", error)
+        log.warning("Continuing from the stored position after a failure: %s", error)
 
     # --- the steps ----------------------------------------------------------------------------------
 
     def _take_over(self) -> None:
-        """Fence, read the stable position, open the files there, and write the mark of this life."""
+        """Fence, read the stable position, open the files at it, and write the mark of this life."""
         self._close_files()
         settings = self.settings
         if self._was_refused and self._store.load(settings.shipper).life != self._life:
             raise SinkError(
                 "SHIPPER_REPLACED",
                 f"Another shipper named {settings.shipper} has taken over.",
-                hint="Let one at a time run, or give them different names.",
+                hint="Run one at a time, or give them different names.",
                 facts={"name": settings.shipper},
             )
         self._writer.fence()
@@ -189,7 +194,7 @@ class Shipper:
         self._demand_place(state)
         if self._lines_before is None:
             self._lines_before = state.lines
-        self.shipped.lines = state.lines - self._lines_before  # also what an unknown end has turned out to be
+        self.shipped.lines = state.lines - self._lines_before  # also after an unknown outcome
         self._follower = LogFollower(
             settings.files,
             state.files,
@@ -216,14 +221,14 @@ class Shipper:
             raise SinkError(
                 "SHIPPER_IS_THERE",
                 f"A shipper named {name} follows {told}, and was there {ago_s:.0f} s ago. This one follows "
-                "other files: it would end that one, and nobody would ship those any more.",
+                "other files: it would end that shipper, and its files would no longer be shipped.",
                 hint="Give this one a name of its own with --name, or give all files to one shipper. If that "
                 f"one was killed, try again in {_THERE_FOR_S:.0f} s.",
                 facts={"name": name, "left_out": left},
             )
 
     def _sign_off(self) -> None:
-        """Say that this life is over, so that one with other files need not ask whether it is."""
+        """Write that this life is over, so that a shipper with other files may take over at once."""
         with self._writer.transaction():
             self._write_position(self._state, replace(self._state, is_over=True))
 
@@ -277,7 +282,7 @@ class Shipper:
         self._writer.write(self.settings.topic, records)
 
     def _write_position(self, before: ShipState, state: ShipState) -> None:
-        """Write the position. A failure means a new beginning, so what was written last is what is stored."""
+        """Write the position. Any failure leads to a restart, so the state written last is the stored one."""
         state = replace(state, step=before.step + 1)
         self._writer.write(self._store.topic, self._store.make_records(self.settings.shipper, before, state))
         self._state = state
@@ -292,7 +297,7 @@ class Shipper:
 
 
 def _note_moment(stopping: threading.Event) -> Callable[[], float | None]:
-    """Return how to find out when it was set, on the monotonic clock; None: it is not."""
+    """Return a function that says when `stopping` was set, on the monotonic clock; None if it is not."""
     moments: list[float] = []
 
     def find() -> float | None:
@@ -315,7 +320,7 @@ def make_records(pieces: list[Piece], server: str, key: KeyChoice, parser: Parse
 
 
 def find_clients(lines: pa.Array, parser: Parser = _AUTO) -> pa.Array:
-    """Return the client of each line, the one that a pipeline with this parser finds; of IPv6 its network."""
+    """Return the client of each line as a pipeline with this parser finds it; for IPv6, its network."""
     from penstock.apps.accesslog.shipping.client_key_kernel import (
         ADDRESS_SIZE,
         JSON_NAMES,
@@ -354,13 +359,13 @@ def _check_line_limit(limit: int | None, settings: ShipSettings) -> None:
     """Refuse lines that would not fit into the largest batch that the topic takes."""
     if limit is None:
         return
-    # What cannot be compressed becomes a little larger by trying.
+    # What cannot be compressed grows a little in the attempt.
     most = int(limit * 0.99) - _AROUND_A_LINE - len(settings.server.encode())
     if settings.longest_line > most:
         raise OptionError(
             "LINE_LIMIT_TOO_LARGE",
-            f"Lines of up to {settings.longest_line} bytes are to be shipped; topic {settings.topic} takes "
-            f"messages of {limit} bytes.",
+            f"Lines of up to {settings.longest_line} bytes are to be shipped, but topic {settings.topic} "
+            f"takes messages of up to {limit} bytes.",
             hint=f"Set --max-line-bytes to {max(most, 1)} or less, or raise max.message.bytes of the topic.",
             facts={"topic": settings.topic, "limit": limit, "asked": settings.longest_line},
         )
@@ -370,6 +375,6 @@ def _nothing_found(patterns: tuple[str, ...]) -> OptionError:
     return OptionError(
         "NO_SUCH_FILE",
         f"No file matches {', '.join(patterns)}.",
-        hint="Check the names and the right to read them; without --once they are waited for.",
+        hint="Check the names and the permission to read them. Without --once, they are waited for.",
         facts={"patterns": list(patterns)},
     )

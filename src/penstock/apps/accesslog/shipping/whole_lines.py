@@ -1,8 +1,8 @@
 """Takes the whole lines from the bytes of a log, and leaves out what is too long or was never text.
 
-Rule: a line ends with a newline. What is longer than the limit is cut there, and its rest is left out up to
-the next newline. A run of NULs at the beginning of a file is a hole: the file was emptied and its writer,
-which does not append, went on at its old place. It is left out, and the line behind it is whole.
+Rule: a line ends with a newline. A line longer than the limit is cut there, and its rest is left out up to
+the next newline. A run of NULs at the beginning of a file is a hole: the file was emptied, and its writer,
+which does not append, continued at its old offset. The hole is left out, and the line behind it is whole.
 
 >>> take_whole(b"one\\ntwo\\nthr", skipping=False, behind_nuls=True, longest=100)
 (8, b'one\\ntwo\\n', False)
@@ -32,7 +32,7 @@ class Piece:
 def take_whole(data: bytes, *, skipping: bool, behind_nuls: bool, longest: int) -> tuple[int, bytes, bool]:
     """Return how many bytes are done, their lines, and whether a line is being skipped at the end.
 
-    `skipping`: the rest of a long line comes first. `behind_nuls`: so far there was nothing, or NULs.
+    `skipping` says that the rest of a long line comes first, `behind_nuls` that nothing but NULs came before.
     """
     begin = 0
     if (skipping and behind_nuls) or (data[:1] == b"\0" and (skipping or behind_nuls)):

@@ -1,1 +1,1 @@
-"""Traffic of several web servers with labelled attacks in it."""
+"""Simulated traffic of several web servers with labelled attacks in it."""

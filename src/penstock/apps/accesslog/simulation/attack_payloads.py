@@ -1,9 +1,9 @@
-"""What simulated attackers ask for: one list of requests per class, made of parts and ways to write them.
+"""What simulated attackers request: one list per class, made of payloads and ways to write them.
 
-Rule: these texts are made up here and belong to no rule: they exist so that a defence meets what it was not
-written for. Each payload is written in several ways (plain, percent signs once and twice, mixed case,
+Rule: these texts are made up here and not taken from any rule, so that a defence meets what it was not
+written for. Each payload is written in several ways (plain, percent-encoded once and twice, mixed case,
 comments), on the pages of this site that take it. Requests are as a server logs them: quotes, backslashes and
-control characters escaped.
+control characters are escaped.
 
 >>> len(make_requests("secret_file", np.random.default_rng(1))) > 20
 True
@@ -193,7 +193,7 @@ _SPAM_PLACES = (
     "/guestbook/sign.php",
     "/index.php?option=com_contact&task=send",
 )
-#: How far each of the four countable addresses goes.
+#: How far each of the four numbered addresses counts.
 COUNTED = 160
 LOGINS = ("/login", "/wp-login.php", "/administrator/index.php", "/user/login", "/xmlrpc.php", "/admin/auth")
 
@@ -220,7 +220,7 @@ _MORE_WRITINGS = {"sql_injection": (_mix_case, _comment), "xss": (_mix_case,)}
 
 
 def make_requests(name: str, dice: np.random.Generator) -> list[bytes]:
-    """Return different requests of one class as logged, in random order unless order is the point."""
+    """Return different requests of one class as logged, in random order unless the order matters."""
     made = list(dict.fromkeys(_MAKERS[name](name)))
     if name == "enumeration":
         return made

@@ -87,7 +87,7 @@ _LINKS = (
 
 
 def make_agents(dice: np.random.Generator, count: int = 60) -> list[bytes]:
-    """Return agents of browsers that people use, in many versions."""
+    """Return the user agents of common browsers, in many versions."""
     shapes = dice.integers(0, len(_BROWSERS), count).tolist()
     numbers = dice.integers(0, 12, (count, 2)).tolist()
     return [
@@ -98,7 +98,7 @@ def make_agents(dice: np.random.Generator, count: int = 60) -> list[bytes]:
 
 @dataclass(slots=True)
 class _Drawing:
-    """A template while it is drawn: what is asked for, when, and how it is answered."""
+    """A template while it is drawn: what is requested, when, and how it is answered."""
 
     rows: list[tuple[float, int, int, int, int, float]]
     at: float = 0.0
@@ -187,7 +187,7 @@ class Site:
 
     def _ask_page(self, drawing: _Drawing, dice: np.random.Generator, referrer: int, cached: bool) -> int:
         """Ask for a page and its parts; return the number of the page's address, as a referrer."""
-        # Few pages are asked for by many, many by few.
+        # A few pages are requested often, most of them rarely.
         page = min(int(dice.pareto(0.9) * 3), len(self._paths) - 1)
         size = int(self._page_sizes[page])
         status = 200 if dice.random() < 0.985 else int(dice.choice([301, 404, 500, 503]))
@@ -245,7 +245,7 @@ class Site:
     def begin_visits(
         self, count: int, second: float, clients: ClientTable, dice: np.random.Generator
     ) -> EventRows:
-        """Begin this many visits within this second."""
+        """Return the requests of this many visits that begin within this second."""
         template = dice.integers(0, self._lengths.size, count)
         visitors = self._choose_visitors(self._template_kinds[template], clients, dice)
         lengths = self._lengths[template]
@@ -281,7 +281,7 @@ class Site:
         return visitors
 
     def crawl(self, second: int, rate: float, clients: ClientTable, dice: np.random.Generator) -> EventRows:
-        """Ask for what crawlers and monitors want within this second."""
+        """Return the requests of crawlers and monitors within this second."""
         if not self._crawlers.size:
             self._invite_crawlers(clients, dice)
         count = int(dice.poisson(rate))

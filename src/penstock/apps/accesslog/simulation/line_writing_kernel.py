@@ -1,8 +1,8 @@
 """The kernel that writes log lines: columns of numbers in, lines and keys as bytes out.
 
-Rule: a line is measured by its caller and checked here at every piece: no byte is written behind the room
-there is. Addresses and numbers are written from their values, texts are copied from one pool. Costs about
-0.3 us a line.
+Rule: the caller measures the lines, and the room for each one is checked here before it is written, so that
+no byte lands behind the buffer. Addresses and numbers are written from their values; texts are copied from
+one pool. A line costs about 0.3 us.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -15,7 +15,7 @@ import numpy as np
 from penstock.kernels.compilation import copy_bytes, inlined, kernel, part
 
 TIME_BYTES = 26  # 01/Feb/2026:10:00:00 +0000
-#: A line without its three texts is never longer: address, time, status, size, latency, quotes, newline.
+#: The most that a line has besides its three texts: address, time, status, size, latency, quotes, newline.
 FRAME_BYTES = 160
 KEY_BYTES = 40
 #: What is between the fields, and the digits of IPv6; arguments of the kernel.
@@ -28,7 +28,7 @@ WHOLE, CUT_OFF, FOREIGN = 0, 1, 2
 
 @inlined
 def _put_number(out, at, value):
-    """Write a whole number from 0 on in decimal digits; the caller has left twenty bytes."""
+    """Write a whole number, 0 or greater, in decimal digits; the caller has left room for twenty."""
     size = 1
     rest = value // 10
     while rest > 0:
@@ -101,7 +101,7 @@ def write_lines(
     lines, addresses, times, pool, starts, fixed, digits, with_latency, with_newline,
     out, out_starts, keys, key_starts,
 ):  # fmt: skip
-    """Write all lines and their clients; returns False where there is no room for one."""
+    """Write all lines and their clients; return False if there is no room for one."""
     clients, seconds, requests, statuses, sizes, latencies, referrers, agents, faults, fault_texts = lines
     highs, lows, are_v6 = addresses
     at = np.int64(0)

@@ -1,9 +1,9 @@
-"""Simulated attackers: one generator for each class, in several tools and paces.
+"""Simulated attackers: one generator for each class, with several tools and paces.
 
-Rule: an attacker has one label, and all his requests are of his class; who he is, what he asks for and how
-fast follow from the dice alone. Loud ones name their tool and hurry; quiet ones look like a browser and wait.
-Some come from one address, some from a whole /24 or /64, some share nothing but how they ask. What they get
-is what this site would answer: mostly 404 and 403, sometimes 200, which is what they hope for.
+Rule: an attacker has one label, and all its requests are of its class. Its identity, its requests and its
+pace follow from the dice alone. Loud ones name their tool and hurry; quiet ones look like a browser and wait.
+Some come from one address, some from a whole /24 or /64, and some share only the form of their requests. The
+answers are what this site would give: mostly 404 and 403, sometimes 200, which is what they hope for.
 
     attackers = SimulatedAttackers(pool, site, dice)
     events = attackers.attack("brute_force", Situation(3.0, seconds_left=57.0, rate=5000), clients, dice)
@@ -70,7 +70,7 @@ _TOOLS = (
     "DirBuster-1.0-RC1 (http://www.owasp.org/index.php/Category:OWASP_DirBuster_Project)",
     "Mozilla/5.0 (compatible; Nmap Scripting Engine; https://nmap.org/book/nse.html)",
 )
-#: Libraries that honest programs use as well.
+#: Libraries that honest programs use, too.
 _LIBRARIES = ("python-requests/2.31.0", "Go-http-client/1.1", "curl/8.4.0", "Wget/1.21.4", "libwww-perl/6.72")
 
 
@@ -80,13 +80,13 @@ def _flood_rate(rate: float) -> float:
 
 
 def mean_flood(rate: float) -> float:
-    """Return a flood's mean number of lines: 5.5 s, one address or, in 2 of 5, 18 at a sixth of it."""
+    """Return a flood's mean number of lines: 5.5 s of one address or, in 2 of 5, of 18 at a sixth each."""
     return _flood_rate(rate) * 5.5 * (0.6 + 0.4 * 18.5 / 6)
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """When an attack begins, how long the simulation goes on then, and how busy the site is."""
+    """When an attack begins, how much of the simulation is left then, and how busy the site is."""
 
     second: float
     seconds_left: float
@@ -136,7 +136,7 @@ class SimulatedAttackers:
         return clients.add(1, dice, label=LABELS.index(name), v6_share=0.1)
 
     def _pick_agent(self, dice: np.random.Generator, loud: float = 0.3) -> int:
-        """Return a tool that names itself, a library, nothing at all, or a browser."""
+        """Return an agent: a tool that names itself, a library, none at all, or a browser."""
         kind = dice.random()
         if kind < loud:
             return int(dice.choice(self._tools))
@@ -145,7 +145,7 @@ class SimulatedAttackers:
         return NO_TEXT if kind < loud + 0.35 else int(dice.choice(self._browsers))
 
     def _pace(self, count: int, per_second: float, now: Situation, dice: np.random.Generator) -> Floats:
-        """Return moments of this many requests, if possible none after the end of the simulation."""
+        """Return the times of this many requests, if possible none after the end of the simulation."""
         gaps = dice.exponential(1.0 / per_second, count)
         moments = np.cumsum(gaps) - gaps[:1]
         most = max(now.seconds_left - 1.0, 0.5)
@@ -202,7 +202,7 @@ class SimulatedAttackers:
         )
 
     def _inject_java(self, now: Situation, clients: ClientTable, dice: np.random.Generator) -> EventRows:
-        """Inject into the target, and often into the agent of a harmless looking request."""
+        """Inject into the target, and often into the agent of a harmless-looking request."""
         count = int(dice.integers(1, 10))
         in_agent = dice.random(count) < 0.4
         return self._make(
@@ -215,7 +215,7 @@ class SimulatedAttackers:
         )
 
     def _scan(self, now: Situation, clients: ClientTable, dice: np.random.Generator) -> EventRows:
-        """Scan all there is, fast, with a tool that names itself or does not."""
+        """Scan for everything, fast, with a tool that may or may not name itself."""
         count = int(dice.integers(80, 300))
         names = ("probing", "secret_file", "sql_injection", "xss", "path_traversal", "cve_probe", "cms_probe")
         picked = np.concatenate([self._draw(name, count // len(names) + 1, dice) for name in names])
@@ -245,7 +245,7 @@ class SimulatedAttackers:
         )
 
     def _flood(self, now: Situation, clients: ClientTable, dice: np.random.Generator) -> EventRows:
-        """Flood from one address or some dozens, each asking far more than anybody reads."""
+        """Flood from one address or from 8 to 29, each with far more requests than anyone could read."""
         sources = 1 if dice.random() < 0.6 else int(dice.integers(8, 30))
         each_per_second = _flood_rate(now.rate) / (1.0 if sources == 1 else 6.0)
         lasts_s = min(float(dice.uniform(3.0, 8.0)), max(now.seconds_left, 1.0))
@@ -264,7 +264,7 @@ class SimulatedAttackers:
     def _spam(self, now: Situation, clients: ClientTable, dice: np.random.Generator) -> EventRows:
         """Spam from a script on many addresses, one that does not stop, or many that look like people.
 
-        The first comes from no page at all; the last have the agent and the referrer that people have.
+        The script sends no referrer. Those that look like people have the agent and the referrer of people.
         """
         way = dice.choice(["script", "one", "people"], p=[0.4, 0.35, 0.25])
         sources = 1 if way == "one" else int(dice.integers(8, 20))
@@ -282,7 +282,7 @@ class SimulatedAttackers:
         )
 
     def _speak_oddly(self, now: Situation, clients: ClientTable, dice: np.random.Generator) -> EventRows:
-        """Send what is no HTTP, or should not be asked for."""
+        """Send what is not HTTP, or what nobody should request."""
         count = int(dice.integers(2, 9))
         return self._make(
             self._pace(count, 1.0, now, dice),
@@ -294,7 +294,7 @@ class SimulatedAttackers:
         )
 
     def _come_with_a_tool(self, now: Situation, clients: ClientTable, dice: np.random.Generator) -> EventRows:
-        """Ask for ordinary pages with what nobody browses with."""
+        """Request ordinary pages with an agent that nobody browses with."""
         count = int(dice.integers(3, 25))
         shell = dice.random() < 0.15
         return self._make(
@@ -319,7 +319,7 @@ class SimulatedAttackers:
         )
 
     def _scan_together(self, now: Situation, clients: ClientTable, dice: np.random.Generator) -> EventRows:
-        """Cut a scan into pieces: one /24, one /64, or addresses that share only how they ask."""
+        """Spread a scan over one /24, one /64, or addresses that share only the form of their requests."""
         sources = int(dice.integers(12, 40))
         label, way = LABELS.index("distributed_scan"), int(dice.integers(0, 3))
         if way == 2:

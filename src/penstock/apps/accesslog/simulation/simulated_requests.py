@@ -1,8 +1,8 @@
 """What a simulation is made of: texts by number, clients by number, requests as rows of numbers.
 
-Rule: nothing is a Python object per line. A request is one row of `EVENT`, a text is its number in a pool,
-a client its number in a table; only when lines are written do numbers become bytes, in a kernel. Dice are
-always handed in: the same seed gives the same lines.
+Rule: no line needs a Python object. A request is one row of `EVENT`, a text is its number in a pool, and a
+client its number in a table; only when lines are written do numbers become bytes, in a kernel. The random
+generators (`dice`) are always passed in: the same seed gives the same lines.
 
 >>> pool = TextPool()
 >>> pool.add(b"GET / HTTP/1.1"), pool.add(b"GET / HTTP/1.1"), pool.add(b"-")
@@ -38,7 +38,7 @@ NO_TEXT = 0  # `-`
 BENIGN = 0
 LONGEST_REQUEST_US = 25_000_000
 _LEAST_ROOM = 1024
-#: First numbers of addresses: kept for nets of attackers, reserved or known; all others are anybody's.
+#: First numbers of addresses: kept for attackers' networks, then reserved or known. All others are free.
 _KEPT_FOR_NETS = (45, 91, 185, 193)
 _ELSEWHERE = (0, 10, 17, 20, 40, 52, 57, 66, 69, 72, 100, 127, 157, 169, 172, 192, 198, 199, 203, 207, 213)
 _OPEN = np.array([n for n in range(1, 224) if n not in (*_KEPT_FOR_NETS, *_ELSEWHERE)], np.uint64)
@@ -59,7 +59,7 @@ def escape_as_apache(text: bytes) -> bytes:
 
 
 class TextPool:
-    """Texts, each once, and their numbers."""
+    """Distinct texts and their numbers."""
 
     def __init__(self) -> None:
         self._numbers: dict[bytes, int] = {b"-": NO_TEXT}
@@ -75,7 +75,7 @@ class TextPool:
         return np.array([self.add(text) for text in texts], np.int64)
 
     def columns(self) -> tuple[npt.NDArray[np.uint8], Numbers]:
-        """Return all bytes, and where each text begins (one more than there are)."""
+        """Return all bytes, and where each text begins, followed by where the last one ends."""
         if self._columns is None:
             starts = np.cumsum([0, *map(len, self._numbers)]).astype(np.int64)
             self._columns = np.frombuffer(b"".join(self._numbers), np.uint8), starts
@@ -83,7 +83,7 @@ class TextPool:
 
 
 class ClientTable:
-    """Addresses and what is known of their owners; grows by doubling."""
+    """Addresses and what is known about their owners; grows by doubling."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -105,11 +105,11 @@ class ClientTable:
         label: int = BENIGN,
         v6_share: float = 0.15,
     ) -> Numbers:
-        """Add unused addresses, spread over the whole Internet."""
+        """Add unused addresses, spread over the whole Internet; return their numbers."""
         numbers = np.arange(self._given_out, self._given_out + count, dtype=np.uint64)
         self._given_out += count
         mixed = (numbers * _SCRAMBLE + np.uint64(0x51ED270B)) & np.uint64(0xFFFFFFFF)
-        # The first number from the open ones; the counter is in the rest, so two are never the same.
+        # The first number is one of the open ones. The counter is in the rest, so no two are the same.
         low = (_OPEN[(mixed >> np.uint64(24)) % np.uint64(_OPEN.size)] << np.uint64(24)) | (
             (numbers * np.uint64(0x9E3779) + np.uint64(0x1F35)) & np.uint64(0xFFFFFF)
         )
@@ -117,7 +117,7 @@ class ClientTable:
         return self._append(low, numbers, v6, label)
 
     def add_net(self, count: int, dice: np.random.Generator, *, label: int, v6: bool) -> Numbers:
-        """Add unused addresses of one /24, or of one /64."""
+        """Add unused addresses of one /24, or of one /64; return their numbers."""
         self._nets += 1
         net = np.uint64(self._nets)
         if v6:
@@ -129,7 +129,7 @@ class ClientTable:
         return self._append(low, low, np.zeros(count, bool), label)
 
     def add_known(self, lows: Sequence[int]) -> Numbers:
-        """Add these IPv4 addresses."""
+        """Add these IPv4 addresses; return their numbers."""
         low = np.array(lows, np.uint64)
         return self._append(low, low, np.zeros(low.size, bool), BENIGN)
 
@@ -173,7 +173,7 @@ def make_events(count: int, **fields: object) -> EventRows:
 
 
 def pick_latencies(count: int, dice: np.random.Generator, median_us: float) -> Numbers:
-    """Return latencies, most near the median, some ten times, a few a hundred times as long."""
+    """Return latencies: most are near the median, some ten times and a few a hundred times as long."""
     values = median_us * np.exp(dice.normal(0.0, 0.7, count))
     slow = dice.random(count) < 0.004
     values[slow] *= dice.uniform(20, 150, int(slow.sum()))

@@ -1,11 +1,12 @@
-"""Traffic of several web servers with labelled attacks in it: for the demo, for tests, for time to detect.
+"""Traffic of several web servers with labelled attacks in it: for the demo, for tests, to time detection.
 
-Rules: the same settings give the same lines, byte for byte; any rate comes out as it was asked for from the
-first second on, on one core up to 50,000 lines/s; the truth names every client, its label and class, when it
-first asked and how often. Lines are in the order in which a server writes them, at the end of a request, with
-the time of its beginning: so slow requests are late, as in real logs. A few lines are broken.
+Rules: the same settings give the same lines, byte for byte. The rate is the one in the settings from the
+first second on, up to 50,000 lines/s on one core. The truth names every client with its label and class, when
+it sent its first request, and how many it sent. Lines are in the order in which a server writes them: at the
+end of a request, with the time of its beginning. So slow requests are late, as in real logs. A few lines are
+broken.
 
-Visits that began before the first second are simulated as well; otherwise the site would seem to wake up.
+Visits that began before the first second are simulated, too; otherwise the site would seem to wake up.
 
     simulation = Simulation(SimulationSettings(rate=5000, seconds=60, seed=7))
     for step in simulation.steps():
@@ -58,7 +59,10 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 
 @dataclass(frozen=True, slots=True)
 class SimulationSettings:
-    """`day_s`: how long a day of the site lasts; shorter, the load goes up and down within minutes."""
+    """The settings of a simulation.
+
+    `day_s` is the length of the site's day: with a short one, the load goes up and down within minutes.
+    """
 
     rate: float = 5_000.0
     seconds: int = 60
@@ -74,11 +78,11 @@ class SimulationSettings:
         unknown = [each for each in self.attacks if each not in CLASSES]
         wrong = ""
         if unknown:
-            wrong = f"There is no class of attacks {', '.join(unknown)}: {', '.join(CLASSES)}."
+            wrong = f"There is no attack class {', '.join(unknown)}. The classes are {', '.join(CLASSES)}."
         elif not 0 < self.rate <= HIGHEST_RATE:
             wrong = f"The rate is {self.rate:g} lines/s; it can be up to {HIGHEST_RATE}."
         elif min(self.seconds, self.servers, self.day_s) < 1 or not 0 <= self.attack_share < 1:
-            wrong = "Seconds, servers and the length of a day begin at 1; the share of attacks is below 1."
+            wrong = "Seconds, servers and a day's length must be 1 or greater, the share of attacks below 1."
         if wrong:
             raise OptionError("SIMULATION_INVALID", wrong, hint="Correct the option.")
 
@@ -93,14 +97,14 @@ class ServerLines:
 
     @property
     def text(self) -> bytes:
-        """The lines as a file has them; only of a simulation that was asked for newlines."""
+        """Return the lines as a file has them. The steps must have been made with `newlines`."""
         data = self.lines.buffers()[2]
         return b"" if data is None else bytes(data)
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedStep:
-    """A piece of a second: from when it is due, and what each server writes."""
+    """A piece of a second: when it is due, and what each server writes."""
 
     due_s: float
     count: int
@@ -108,7 +112,7 @@ class SimulatedStep:
 
 
 class Simulation:
-    """One run. `steps` can be walked once; the truth grows with it."""
+    """One run. `steps` can be iterated once; the truth grows with it."""
 
     def __init__(self, settings: SimulationSettings) -> None:
         self.settings = settings
@@ -129,7 +133,7 @@ class Simulation:
         self.broken_lines = 0
 
     def _plan_campaigns(self, dice: np.random.Generator) -> list[tuple[float, str, int]]:
-        """Return when which class attacks, and the seed of its dice; each class at least once."""
+        """Return the time, the class and the seed of each campaign; each class attacks at least once."""
         settings = self.settings
         names = list(settings.attacks)
         if not names or not settings.attack_share:
@@ -161,7 +165,7 @@ class Simulation:
                 yield self._write(some, second, second + number / slices, newlines)
 
     def load_at(self, second: float) -> float:
-        """Return the rate at this second: quiet nights, busy afternoons, on average what was asked for."""
+        """Return the rate at this second: quiet nights, busy afternoons, on average the settings' rate."""
         return self.settings.rate * self._shape(second) / self._mean_shape
 
     def _shape(self, second: float) -> float:
@@ -181,7 +185,7 @@ class Simulation:
         crawled = target * _CRAWLER_SHARE
         if second >= 0:
             self._put(self._site.crawl(second, crawled, self.clients, self._crawls))
-        # Honest visitors make up the rest, so that the rate is what was asked for.
+        # Honest visitors make up the rest, so that the rate is that of the settings.
         attacked = float(self._attacked[second]) if second >= 0 else target * self._attack_share
         wanted = max(target - crawled - attacked, target * _LEAST_HONEST_SHARE)
         visits = int(self._visits.poisson(wanted / self._site.mean_length))
@@ -272,7 +276,7 @@ class Simulation:
     # --- the truth --------------------------------------------------------------------------------------
 
     def truth(self) -> pa.Table:
-        """Return every client that asked for something: client, label, class, first_time, requests."""
+        """Return every client that sent a request: client, label, class, first_time, requests."""
         seen = np.flatnonzero(self.clients.requests[: self.clients.count])
         classes = self.clients.classes[seen]
         first = np.floor(self.clients.firsts[seen]).astype(np.int64) + self.settings.start_s
@@ -310,7 +314,7 @@ def write_truth(simulation: Simulation, path: Path) -> None:
 
 
 def make_times(first_s: int, count: int) -> npt.NDArray[np.uint8]:
-    """Return the texts of this many seconds as logs have them, one behind the other."""
+    """Return the texts of this many seconds as logs have them, one after another."""
     texts = []
     for second in range(first_s, first_s + count):
         at = datetime.fromtimestamp(second, UTC)

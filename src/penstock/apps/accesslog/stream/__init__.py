@@ -1,1 +1,1 @@
-"""The pipeline on Spark: Kafka in, two stages, SQL out, decisions with their offsets in one transaction."""
+"""The pipeline on Spark: from Kafka through two stages to SQL, decisions and offsets in one transaction."""

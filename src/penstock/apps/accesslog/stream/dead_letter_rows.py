@@ -1,9 +1,9 @@
-"""Dead letters: lines that no format fits, kept with their place and the reason: every line is accounted for.
+"""Dead letters: lines that no format fits, kept with place and reason, so that every line is accounted for.
 
 Rule: a line is parsed, or it is a dead letter; lines = parsed + dead in each partition, always. A dead letter
-has the record it came from (topic, partition, offset), so an audit can find it, and the line itself, up to
-`KEPT_BYTES`: a stranger decides how long a line is, and the whole of it can still be read in Kafka. Beyond
-`TASK_BYTES` of a task only the beginnings are kept: all letters pass through the driver.
+names the record it came from (topic, partition, offset), so an audit can find it. It holds the line itself up
+to `KEPT_BYTES`: a stranger decides how long a line is, and the whole of it can still be read in Kafka. Beyond
+`TASK_BYTES` per task, only the beginnings are kept, because all letters pass through the driver.
 
     letters = make_dead_letters(values, lines.bad_rows, reasons, topic="log", partition=0, offsets=offsets)
 """

@@ -1,11 +1,11 @@
 """The second stage of a batch: the parcels of a lane and its state in, decisions and its new state out.
 
 A task has all parcels of some lanes: events of every partition, and the pieces of state that the batch before
-has left. Rule: what comes out is a function of these and of the clocks and orders that the driver decided, so
-a task that is run twice, or elsewhere, makes the same. The last lane is that of the monitoring; it also
-passes on what is about all lines: counts and dead letters.
+has left. Rule: the result depends only on these and on the clocks and orders that the driver decided, so a
+task that runs twice, or elsewhere, makes the same. The last lane is that of the monitoring; it also passes on
+what concerns all lines: counts and dead letters.
 
-A piece of state is written only if it has changed, and one that is not there any more is marked as gone.
+A piece of state is written only if it has changed, and one that no longer exists is marked as gone.
 
     frame.repartitionById(2, ...).mapInArrow(LaneStage(kit, clocks, orders), PARCELS_DDL)
 """
@@ -66,7 +66,7 @@ class LaneInput:
 
 @dataclass(frozen=True)
 class LaneStage:
-    """What a task does with its lanes. `clocks`: before the batch, with the partitions that are idle."""
+    """What a task does with its lanes. `clocks` are those before the batch, with idle partitions marked."""
 
     kit: Kit
     clocks: Clocks
@@ -127,7 +127,7 @@ def read_maxima(counts: Iterable[pa.Table]) -> dict[int, int]:
 
 
 def _read_batches(payload: pa.Buffer) -> list[pa.RecordBatch]:
-    """Return events as they were made; what is known of their lines is in their schema."""
+    """Return events as they were made; what is known about their lines is in their schema."""
     with pa.ipc.open_stream(payload) as stream:
         return list(stream)
 

@@ -1,7 +1,7 @@
-"""When the pipeline last published a batch, which shows whether it still runs.
+"""The time of the pipeline's last published batch, which shows whether it still runs.
 
-A running pipeline publishes a batch in each interval, also one without lines, so the age of the last one
-tells whether it runs, however quiet the servers are.
+A running pipeline publishes a batch in each interval, even one without lines, so the age of the last one
+shows whether it runs, however quiet the servers are.
 
     Database(place).run(read_last_batch)
 """

@@ -1,12 +1,12 @@
 """The first stage of a batch, in the worker that fetches: log lines in, a few parcels out.
 
-Each task has the records of one Kafka partition, or of several, in order. They are parsed, looked at by the
-rules, turned into events sorted by lane, and counted for the monitoring; what leaves the worker is, for every
-chunk of lines, one parcel for each lane and one for the monitoring, and at the end the dead letters and the
+Each task has the records of one Kafka partition, or of several, in order. They are parsed, checked against
+the rules, turned into events sorted by lane, and counted for the monitoring. For every chunk of lines, one
+parcel for each lane and one for the monitoring leave the worker, and at the end the dead letters and the
 counts. Rule: lines = parsed + dead, whatever the lines are.
 
 What a worker needs (parser, detector, rules) is built once in its life and found again by the digest of its
-settings: a Python worker of Spark serves many tasks, and to build the matching tables takes longer than a
+settings: a Python worker of Spark serves many tasks, and building the matching tables takes longer than a
 small batch does. Why chunks: a fetched batch has some 25,000 lines, and each piece of work has a fixed cost.
 
     stream.arrow(LogStage(make_kit(...)), PARCELS_DDL)
@@ -37,19 +37,19 @@ from penstock.apps.accesslog.stream.parcels import make_parcel, pack
 from penstock.apps.accesslog.texts.text_grouping import group_lines
 from penstock.kernels.worker_garbage_collection import spare_the_collector
 
-#: Columns that the stage wants of each record.
+#: Columns that the stage needs of each record.
 COLUMNS = ("value", "partition", "offset", "headers")
-#: One more, which may be missing: when the record was made. Nobody logs a request long before it comes.
+#: One more, which may be missing: when the record was made. No line can be much later than its record.
 RECORD_TIME = "timestampMs"
 MOST_AHEAD_US = 60_000_000
 _LAST_TIME_MS = (np.iinfo(np.int64).max - MOST_AHEAD_US) // 1000
-#: Kinds of parcels that it makes.
+#: Kinds of parcels that the stage makes.
 EVENTS, PARTIAL, COUNTS, LETTERS = "events", "partial", "counts", "letters"
-#: Lines that are worked on at once, and bytes. RE2 compiles each expression once for a chunk (25 ms for all
-#: rules), which is 250 ns a line in chunks of 100,000 and 100 ns in these.
+#: How many lines, and bytes, are processed at once. RE2 compiles each expression once for a chunk (25 ms for
+#: all rules), which is 250 ns a line in chunks of 100,000 and 100 ns in these.
 CHUNK_LINES, CHUNK_BYTES = 250_000, 64 << 20
 
-#: What a task has to tell of a partition; `maximum` is NEVER where no line had a time.
+#: What a task reports about a partition; `maximum` is NEVER where no line had a time.
 COUNTS_SCHEMA = pa.schema(
     [("partition", pa.int32())]
     + [(name, pa.int64()) for name in ("lines", "parsed", "dead", "late", "maximum")]
@@ -59,7 +59,7 @@ _REASONS = pa.array(BAD_REASONS)
 
 @dataclass(frozen=True, slots=True)
 class Kit:
-    """What both stages work with, as bytes that are opened once in a worker's life."""
+    """The tools of both stages, as bytes that are opened once in a worker's life."""
 
     digest: str
     content: bytes = field(repr=False)
@@ -67,7 +67,7 @@ class Kit:
 
 @dataclass(frozen=True)
 class Tools:
-    """An opened kit."""
+    """An opened kit: what both stages work with."""
 
     topic: str
     parser: Parser
@@ -76,12 +76,12 @@ class Tools:
 
     @property
     def monitor_lane(self) -> int:
-        """Behind the lanes of the clients: what is about all of them."""
+        """Return the lane of the monitoring, which concerns all clients: it comes after their lanes."""
         return self.defence.lanes
 
     @cached_property
     def detector(self) -> Detector:
-        """Built where it is used: its tables are a hundred times as big as the rules."""
+        """Return the detector, built where it is used: its tables are a hundred times as big as the rules."""
         return Detector(self.defence.ruleset)
 
 
@@ -102,7 +102,7 @@ def open_kit(kit: Kit) -> Tools:
 
 
 class LogStage:
-    """A fused stage of one batch. `maxima`: how far each partition's clock had come before it."""
+    """The fused stage of one batch. `maxima` says how far each partition's clock had come before it."""
 
     def __init__(self, kit: Kit, maxima: Mapping[int, int]) -> None:
         self.kit = kit
@@ -208,12 +208,12 @@ class StageWork:
 
 
 def cap_times(lines: Lines, made_at_ms: pa.Int64Array) -> Lines:
-    """Return the lines with no time past its record's by more than `MOST_AHEAD_US`.
+    """Return the lines with each time at most `MOST_AHEAD_US` ahead of its record's.
 
-    What is left, a minute, the monitoring must bear from a single line (`load_counting` says why).
-    A record without a time (null, or -1 as Kafka has it) bounds nothing, and neither does one with a number
-    that is no time: a producer may write any. That is why it is read in Kafka's own milliseconds; Spark has
-    no time for some of them, and the batch of such a record would fail for ever.
+    The monitoring must tolerate the minute that is left from a single line (`load_counting` says why).
+    A record without a time (null, or -1 as Kafka has it) sets no bound, and neither does one with a number
+    that is not a valid time: a producer may write any number. That is why it is read in Kafka's own
+    milliseconds: Spark cannot represent some of them, and the batch of such a record would fail forever.
     """
     times = made_at_ms.fill_null(-1).to_numpy()[lines.rows]
     is_time = (times >= 0) & (times <= _LAST_TIME_MS)

@@ -1,11 +1,11 @@
 """Orders of an operator while the pipeline runs: unban this client, or this network, for a while.
 
 An order is a row that any program may write; the pipeline reads the table before each batch. Rule: the first
-batch that sees an order decides from when on it counts, and stores that as `taken_at`, in the log's own time:
-the order's moment, or the watermark if the log is past that already. Why not simply the time it is read: a
+batch that sees an order decides when it takes effect, and stores that as `taken_at`, in the log's own time:
+the time of the order, or the watermark if the log is past that already. Why not simply the time it is read: a
 batch that is repeated after a crash, or one of another size, would let other lines pass.
 
-Only `taken_at` is ever changed here, and nothing is deleted: withdrawing orders is one more row, with the
+Only `taken_at` is ever changed here, and nothing is deleted: orders are withdrawn by one more row, with the
 same subject and `until` 0. A batch that has just read an order and is about to write it back cannot undo
 that.
 
@@ -28,7 +28,7 @@ from penstock.core.errors import OffsetStoreError, OptionError
 from penstock.core.options.storage_addresses import Place
 from penstock.stores.sql.connections.sql_sessions import Database, Session
 
-#: Wider networks are unbanned only if `even_if_wide`: a slip of the pen would end the defence.
+#: Wider networks are unbanned only with `even_if_wide`: a typo would end the defence.
 WIDEST_PREFIX = {4: 16, 6: 32}
 SCHEMA = pa.schema(
     [
@@ -44,9 +44,10 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Nothing in `subject` is blocked from `taken_at` until `until`; times are microseconds since 1970.
+    """An order to block nothing in `subject` from `taken_at` until `until`, in microseconds since 1970.
 
-    `taken_at` None: no batch has seen it yet. `withdrawn_at` is no column: a later row withdrew it then.
+    If `taken_at` is None, no batch has seen the order yet. `withdrawn_at` is when a later row withdrew it; it
+    is not a column.
     """
 
     order_id: str
@@ -59,14 +60,14 @@ class Order:
 
     @property
     def withdraws(self) -> bool:
-        """It spares nobody; it withdraws the orders about its subject that were given before."""
+        """Return whether it withdraws the earlier orders about its subject instead of sparing anyone."""
         return self.until == 0
 
 
 def place_order(
     place: Place, subject: str, *, now_us: int, grace_us: int, reason: str = "", even_if_wide: bool = False
 ) -> Order:
-    """Write down that an address or a network is spared from now on, for `grace_us`; return the order.
+    """Store an order that spares an address or a network from now on, for `grace_us`, and return it.
 
     An IPv6 address stands for the client that it belongs to, which is what was blocked.
     """
@@ -76,7 +77,7 @@ def place_order(
         raise OptionError(
             "NETWORK_TOO_WIDE",
             f"{network} is wider than a /{widest}: nobody in it would be blocked, whatever they do.",
-            hint="Name a smaller network, or say --yes if this is meant.",
+            hint="Name a smaller network, or pass --yes if you mean this one.",
             facts={"network": str(network)},
         )
     order = Order(uuid.uuid4().hex, str(network), now_us, now_us + grace_us, reason)
@@ -87,7 +88,7 @@ def place_order(
 def withdraw_orders(place: Place, subject: str, *, now_us: int, reason: str = "") -> list[Order]:
     """Withdraw the orders about exactly this address or network; return them.
 
-    What the rules decided meanwhile stays as it was decided; bans from before that still run count again.
+    What the rules have decided meanwhile stays. Bans from before the orders that still run count again.
     """
     network = str(find_client(demand_network("subject", subject)))
     standing = [
@@ -148,7 +149,7 @@ def read_orders(rows: Iterable[Sequence[object]]) -> list[Order]:
 
 
 def take_orders(orders: Iterable[Order], watermark_us: int) -> tuple[list[Order], list[Order]]:
-    """Return the orders that count in a batch that begins at this watermark, and those new to it."""
+    """Return the orders in force in a batch that begins at this watermark, and those that are new to it."""
     counting, taken = [], []
     for each in orders:
         if each.taken_at is None:

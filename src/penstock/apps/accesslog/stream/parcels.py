@@ -1,9 +1,9 @@
 """Parcels: what travels between the stages of a batch, a few big rows instead of one for each line.
 
-A parcel says what is in it (`kind`), which lane it is for, which piece of its kind it is, and holds columns
-as an Arrow stream. Rule: whatever a stage has made of a million lines leaves it in a few dozen rows. Why not
-a row for each line: to bring it from Python to the JVM and through a shuffle costs as much as parsing it did;
-a parcel of a megabyte costs as much as one row.
+A parcel says what is in it (`kind`), which lane it is for and which piece of its kind it is, and holds
+columns as an Arrow stream. Rule: whatever a stage has made of a million lines leaves it in a few dozen rows.
+Why not a row for each line: bringing it from Python to the JVM and through a shuffle costs as much as parsing
+it did, and a parcel of a megabyte costs as much as one row.
 
 >>> parcel = make_parcel("late", 3, pack(pa.table({"n": [1, 2]})))
 >>> [unpack(each).to_pydict() for each in parcel["payload"]]
@@ -26,7 +26,7 @@ PARCELS_DDL = "kind STRING, lane INT, part INT, payload BINARY"
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """One row of `PARCELS`, on a side of Spark where there are few."""
+    """One row of `PARCELS` as a Python object: there are few of them."""
 
     kind: str
     lane: int

@@ -6,8 +6,8 @@ for each SQL table, and publishes all of them with the offsets in one transactio
 decisions and pieces of state of at most 1 MiB pass through the driver.
 
 Rule: decisions are a function of the log. Some things that matter are not in the log: which partitions are
-idle, so that nobody waits for them, and from when an operator's order counts. They are decided here, before
-the batch, from the batch's own time, and stored with it, so later batches and a restart find them decided.
+idle and not waited for, and when an operator's order takes effect. They are decided here, before the batch,
+from the batch's own time, and stored with it, so later batches and a restart find them decided.
 
     create_tables("results.db")
     Pipeline(spark, PipelineSettings("log", "results.db", {"bootstrap.servers": "b:9092"})).run()
@@ -52,15 +52,15 @@ if TYPE_CHECKING:
 
     from penstock.core.model import LogView
 
-#: Small ranges share a task: to start one costs as much as a few thousand lines.
+#: Small ranges share a task: starting one costs as much as a few thousand lines.
 LINES_PER_TASK = 5_000
-#: The most that the log's time goes on at once while nobody is waited for.
+#: The most wall-clock time that moves the log's time on at once while all partitions are idle.
 _LONGEST_STEP_US = 60_000_000
-#: How long brokers are asked for a lag that is only shown.
+#: The time that brokers have to answer for a lag that is only shown.
 _LAG_TIMEOUT_MS = 5_000
 #: A partition that does not exist: while it is waited for, lines are counted and nothing is decided.
 _LOOK = -1
-#: For the pipeline's own session: a plan that is one shuffle gains nothing from being planned as it runs.
+#: For the pipeline's own session: a plan with one shuffle gains nothing from adaptive execution.
 _SESSION = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
@@ -83,7 +83,7 @@ class BatchNews:
     """What a published batch has brought, for listeners. Times are microseconds since 1970.
 
     `pending` events wait for the watermark; `subjects` are clients, networks and fingerprints remembered.
-    `too_late`: parsed lines that are in no table of the load, since the beginning.
+    `too_late` counts the parsed lines since the beginning that are in no table of the load.
     """
 
     report: BatchReport
@@ -100,7 +100,7 @@ class BatchNews:
 
     @property
     def was_repeated(self) -> bool:
-        """Whether it took more than one attempt. An attempt before may have left something, too."""
+        """Return whether it took more than one attempt. An earlier one may have left something, too."""
         return self.report.attempts > 1
 
 
@@ -108,7 +108,7 @@ NewsListener = Callable[[BatchNews], None]
 
 
 class Pipeline:
-    """Made, then run once. The tables must be there (`pipeline_tables.create_tables`)."""
+    """The pipeline: create it, then run it once. Its tables must exist (`pipeline_tables.create_tables`)."""
 
     def __init__(
         self,
@@ -158,21 +158,21 @@ class Pipeline:
         return self
 
     def look_first(self, look: FormatLook, *, hold_s: float = LONGEST_HOLD_S) -> Pipeline:
-        """Show the first lines to `look`, batch by batch before they are worked on, until it has seen enough.
+        """Show the first lines to `look`, batch by batch before they are processed, until it has seen enough.
 
-        Nothing is decided before that, or for `hold_s` from the first line on; a run until nothing is left
-        does not wait. What `look` raises ends the run; nothing of that batch is written then.
+        Nothing is decided before that, or at most for `hold_s` from the first line on; a run until nothing is
+        left does not wait. An error that `look` raises ends the run, and nothing of that batch is written.
         """
         self._first_lines = FirstLines(look, hold_s)
         return self
 
     def spare(self, find_spared: Callable[[], tuple[str, ...]]) -> Pipeline:
-        """Ask before each batch for addresses that are not to be blocked, beside those of the settings."""
+        """Call `find_spared` before each batch for addresses not to block, besides those in the settings."""
         self._find_spared = find_spared
         return self
 
     def run(self, *, batches: int | None = None, until_idle: bool = False) -> RunOutcome:
-        """Run until somebody asks to stop. `until_idle`: until nothing new is there and no event waits."""
+        """Run until asked to stop or, with `until_idle`, until nothing new is there and no event waits."""
         self._until_idle = until_idle
         try:
             outcome = self.stream.run(batches=batches)
@@ -182,13 +182,13 @@ class Pipeline:
         return replace(outcome, reason="nothing is left") if self._has_ended else outcome
 
     def stop(self) -> None:
-        """Ask to stop after the running batch. Returns at once."""
+        """Ask to stop after the running batch, and return at once."""
         self.stream.stop()
 
     def measure_lag(self) -> int | None:
         """Return how many lines in Kafka no batch has taken yet; None if no broker answers within 5 seconds.
 
-        It is asked between batches, where nobody waits out an outage: the next batch does that.
+        It is called between batches, where an outage is not waited out: the next batch does that.
         """
         planned = self.stream.planned.offsets
         try:
@@ -201,9 +201,9 @@ class Pipeline:
     # --- one batch --------------------------------------------------------------------------------------
 
     def work(self, batch: Batch) -> dict[str, pa.Table]:
-        """Return the rows for the tables, made of one batch and of what all before it have left.
+        """Return the rows for the tables, made from one batch and from what all earlier ones have left.
 
-        What is remembered of the batch, and what listeners hear of it, wait until it is published.
+        The batch is remembered, and listeners hear about it, only once it is published.
         """
         settings = self.settings
         now_us = batch.time_ms * 1000
@@ -294,11 +294,11 @@ class Pipeline:
         return self._first_lines.must_wait(is_waited_for=is_waited_for)
 
     def _decide_idle(self, clocks: Clocks, batch: Batch, now_us: int) -> Clocks:
-        """Return the clocks, with idle those partitions that this batch does not wait for.
+        """Return the clocks, with the partitions marked as idle that this batch does not wait for.
 
         A partition with records that are not read yet is waited for. One whose records hold no line counts
-        as silent: a stranger who sends nonsense must not stop the time of all. The same holds for a clock in
-        the future that no line confirms.
+        as silent: a stranger who sends nonsense must not stop the time of all others. The same holds for a
+        clock in the future that no line confirms.
         """
         idle_after_us = self.settings.idle_after_us
         known = [each.partition for each in batch.end.offsets]
@@ -402,7 +402,7 @@ def _note_timely(clocks: Clocks, timely: Collection[int], now_us: int) -> Clocks
 
 
 def _find_too_late(state: pa.Table | None, monitor_lane: int) -> dict[str, str]:
-    """Return how many lines are in no second since the beginning; nothing if that is not written now."""
+    """Return the setting of how many lines came too late so far; empty if the batch did not write it."""
     if state is None:
         return {}
     places = list(zip(state["lane"].to_pylist(), state["part"].to_pylist(), strict=True))

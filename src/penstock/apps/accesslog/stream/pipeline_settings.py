@@ -1,7 +1,7 @@
 """The settings of the pipeline, checked before anything starts.
 
-Rule: a wrong setting is an error of one sentence when the settings are made, not of a task an hour later.
-They are complete: the same settings on the same log make the same decisions.
+Rule: a wrong setting is a one-sentence error when the settings are made, not a failed task an hour later. The
+settings are complete: the same ones on the same log lead to the same decisions.
 
 >>> PipelineSettings("log", "results.db", {"bootstrap.servers": "b:9092"}, lateness="2s").lateness_us
 2000000
@@ -38,11 +38,14 @@ _MOST_LANES = 1024
 
 @dataclass(frozen=True)
 class PipelineSettings:
-    """`kafka`: Kafka's own settings. `idle_after`: a partition that had no line for so long, and is read to
-    its end, is not waited for; None waits for ever. `most_lines` bounds a batch. `rules`: files or folders to
-    use instead of the rules that come with Penstock. `name`: the stream's in the database. `outage_timeout`:
-    how long brokers and database are waited for that are away. `block_private`: also block private, loopback
-    and link-local addresses."""
+    """The settings of a pipeline.
+
+    `kafka` holds Kafka's own settings. A partition that is read to its end and had no line for `idle_after`
+    is not waited for; None means to wait forever. `most_lines` bounds a batch. `rules` are files or folders
+    to use instead of the rules that come with Penstock. `name` is the stream's name in the database.
+    `outage_timeout` is how long to wait for unreachable brokers or an unreachable database. `block_private`
+    also blocks private, loopback and link-local addresses.
+    """
 
     topic: str
     database: GivenPlace = field(repr=False)  # may hold a password
@@ -82,7 +85,7 @@ class PipelineSettings:
             raise OptionError(
                 "OPTION_CONFLICT",
                 f"`{ISOLATION}` is {self.kafka[ISOLATION]!r}; the pipeline reads committed lines only.",
-                hint="Leave it out: what a shipper has taken back must not be counted.",
+                hint="Leave it out: lines of an aborted transaction must not be counted.",
                 facts={"option": ISOLATION},
             )
         _read_duration_us("outage_timeout", self.outage_timeout)
@@ -102,12 +105,12 @@ class PipelineSettings:
 
     @cached_property
     def consumer(self) -> dict[str, str]:
-        """Kafka's settings for the stream."""
+        """Return Kafka's settings for the stream."""
         return {**self.kafka, ISOLATION: "read_committed", "auto.offset.reset": self.start}
 
     @property
     def client(self) -> ClientSettings:
-        """Return what the driver itself asks brokers with, references to secrets resolved."""
+        """Return the settings of the driver's own client, with references to secrets resolved."""
 
         def read_file(path: str) -> str:
             return Path(path).read_text(encoding="utf-8")
@@ -131,7 +134,7 @@ class PipelineSettings:
 
     @cached_property
     def tools(self) -> Tools:
-        """What the stages work with."""
+        """Return what the stages work with."""
         defence = DefenceSettings(
             RuleSet.load(*self.rules) if self.rules else default_rules(),
             stream=self.name,

@@ -31,7 +31,7 @@ _CLOCK_COLUMNS = ("partition", "maximum", "watermark", "seen_at", "is_idle", "id
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What all batches before have left. `pending`: events that wait in the lanes."""
+    """What all earlier batches have left. `pending` counts the events that wait in the lanes."""
 
     clocks: Clocks
     idle_since: Mapping[int, int]
@@ -41,7 +41,7 @@ class Standing:
 
 
 def read_standing(place: Place, topic: str) -> Standing:
-    """Return all of it, as of one moment."""
+    """Return what all earlier batches have left, as of one moment."""
 
     def read(session: Session) -> tuple[list[tuple[Any, ...]], ...]:
         name, mark = session.grammar.name, session.grammar.mark
@@ -75,7 +75,7 @@ def read_standing(place: Place, topic: str) -> Standing:
 
 
 def read_format(place: Place) -> str | None:
-    """Return the log format that has proven itself with lines of this database; None if none has."""
+    """Return the log format that has already parsed lines of this database; None if there is none."""
 
     def read(session: Session) -> str | None:
         if not (session.has_table(table_names.SETTINGS) and session.has_table(table_names.COUNTS)):
@@ -95,7 +95,7 @@ def read_format(place: Place) -> str | None:
 
 
 def make_clock_rows(topic: str, before: Standing, after: Clocks, now_us: int) -> pa.Table | None:
-    """Return the clocks that have changed; None if none has. `idle_since` is when that was decided."""
+    """Return the clocks that have changed; None if none has. `idle_since` is when a partition became idle."""
     moved = after.watermark_us != before.clocks.watermark_us
     rows = []
     for partition, clock in sorted(after.partitions.items()):
@@ -119,7 +119,7 @@ def make_clock_rows(topic: str, before: Standing, after: Clocks, now_us: int) ->
 
 
 def make_setting_rows(before: Standing, now: Mapping[str, str]) -> pa.Table | None:
-    """Return the settings that are new; None if none is. What the stored state depends on cannot change."""
+    """Return the settings that are new; None if none is. Those that the state depends on cannot change."""
     for name in FIXED:
         stored = before.settings.get(name, now[name])
         if stored != now[name]:

@@ -1,9 +1,9 @@
-"""The tables of the pipeline: what each holds, how rows go into it, and the step that makes them.
+"""The tables of the pipeline: what each holds, how rows go into it, and the step that creates them.
 
-Rules: all of them move on in one transaction with the offsets, so any two agree at any moment. The pipeline
-makes no tables: that is a step of its own (`create_tables`), taken once by somebody who may. What is stored
-has a version: the tables as a whole (in `penstock_meta`), and each piece of state in its own first bytes; a
-newer one is refused, never guessed.
+Rules: all of them are updated in one transaction with the offsets, so any two agree at any moment. The
+pipeline creates no tables: that is a separate step (`create_tables`), taken once by a user with the right to.
+What is stored has a version: the tables as a whole (in `penstock_meta`), and each piece of state in its own
+first bytes. A newer version is refused, never guessed at.
 
     create_tables("results.db")
     sink = make_sink("results.db")
@@ -38,7 +38,7 @@ TRUST_CRAWLERS = "trust_crawlers"
 #: What a lane keeps from batch to batch, in pieces of at most 1 MiB.
 STATE_ROWS = pa.schema([("lane", pa.int32()), ("part", pa.int32()), ("content", pa.binary())])
 #: How far each partition's own time has come, and since when it is not waited for. Times of the log and of
-#: the wall (`seen_at`, `idle_since`) are microseconds since 1970.
+#: the wall clock (`seen_at`, `idle_since`) are microseconds since 1970.
 CLOCK_ROWS = pa.schema(
     [
         ("topic", pa.string()),
@@ -58,7 +58,7 @@ COUNT_ROWS = pa.schema(
 #: What each lane has folded since the beginning, and what it holds now.
 LANE_ROWS = pa.schema([("lane", pa.int32())] + [(name, pa.int64()) for name in (*LANE_COUNTS, *LANE_LEVELS)])
 SETTING_ROWS = pa.schema([("name", pa.string()), ("value", pa.string())])
-#: How many letters of an id an index covers, where it needs a number.
+#: How many characters of an id an index covers, for databases that need a number.
 _ID_LENGTH = 64
 
 TABLES: Mapping[Table, pa.Schema] = {
@@ -85,14 +85,14 @@ def make_sink(place: GivenPlace) -> SqlSink:
 
 
 def create_tables(place: GivenPlace) -> None:
-    """Make the tables that are not there yet."""
+    """Create the tables and indexes that are missing."""
     sink = make_sink(place)
     make_tables(sink, {table.name: schema for table, schema in TABLES.items()})
 
     def make(session: Session) -> None:
         ensure_tables(session, _VERSIONED)
         session.lock_schema()
-        _make_indexes(session)  # also where the tables are older than an index
+        _make_indexes(session)  # also if the tables are older than an index
 
     Database(sink.place).run(make, writes=True)
 
@@ -110,16 +110,16 @@ def check_tables(place: GivenPlace) -> None:
         raise OffsetStoreError(
             "TABLES_NOT_FOUND",
             f"There are no tables of the access-log application at {found}.",
-            hint="Make them once: `penstock accesslog run --create-tables ...`, or `create_tables(place)`.",
+            hint="Create them once: `penstock accesslog run --create-tables ...`, or `create_tables(place)`.",
             facts={"place": str(found)},
         )
 
 
 def _make_indexes(session: Session) -> None:
-    """Make the indexes for look-ups of decisions by id and by end of the ban. Existing ones stay.
+    """Create the indexes for look-ups of decisions by id and by end of the ban. Existing ones stay.
 
-    MySQL has no index that is made only if it is missing, and on a text of any length only one of its
-    beginning, which may be longer than an id is.
+    MySQL cannot create an index only if it is missing, and of a text of any length it indexes only a prefix,
+    which may be longer than an id is.
     """
     name, is_mysql = session.grammar.name, session.dialect == "mysql"
     there = set[str]()
@@ -142,7 +142,7 @@ def _make_indexes(session: Session) -> None:
 
 
 def _make_nothing(session: Session) -> None:
-    """Make nothing: the sink's own step made the tables, `create_tables` makes the indexes."""
+    """Do nothing: the sink's own step creates the tables, `create_tables` creates the indexes."""
 
 
 _VERSIONED = TableSet("accesslog", 1, _make_nothing, "tables of the access-log application", "TABLES_TOO_NEW")

@@ -1,9 +1,9 @@
 """Compiles all kernels of the pipeline before it starts, so that its first batch is as quick as the others.
 
 Kernels are compiled when they are first called and kept on disk; the workers of Spark find there what the
-driver has compiled on the same computer. Rule: what is called here is what the stages call, with lines that
-take all their ways: many clients, two minutes, attacks, a broken line, state that comes back. Why not leave
-it to the first batch: each worker would compile everything for itself, for a minute, while lines wait.
+driver has compiled on the same computer. Rule: the calls here are those of the stages, with lines that take
+all their paths: many clients, two minutes, attacks, a broken line, state that comes back. Why not leave it to
+the first batch: each worker would spend a minute on compiling everything for itself, while lines wait.
 
     warm_up(settings.tools)
 """
@@ -31,7 +31,7 @@ _PATHS = (b"/", b"/.env", b"/a?q=1+union+select+2", b"/%2e%2e/%2e%2e/etc/passwd"
 
 
 def warm_up(tools: Tools) -> None:
-    """Run lines of our own through both stages, in this process."""
+    """Run made-up lines through both stages, in this process."""
     ensure_compiled()
     compile_in_turn(
         "accesslog", __name__, partial(_run_stages, tools), told="the kernels of the access-log application"

@@ -1,4 +1,4 @@
-"""The names of the pipeline's tables. They stand apart because commands that only read load no kernels."""
+"""The names of the pipeline's tables, kept apart so that commands that only read load no kernels."""
 
 STATE = "accesslog_state"
 CLOCKS = "accesslog_clocks"
@@ -9,5 +9,5 @@ DEAD_LETTERS = "accesslog_dead_letters"
 ORDERS = "accesslog_orders"
 SECONDS, MINUTES, TOPS = "accesslog_seconds", "accesslog_minutes", "accesslog_tops"
 ALERTS = "accesslog_alerts"
-#: What was stored with which settings: a lane is a share of the clients, so their number cannot change.
+#: The settings behind the stored state: a lane is a share of the clients, so their number cannot change.
 SETTINGS = "accesslog_settings"

@@ -1,11 +1,11 @@
-"""Equal texts of a chunk of lines get one number; facts about a text are worked out once and spread.
+"""Numbers equal texts of a chunk of lines, so that facts about a text are worked out once and spread.
 
 Rule: code that needs facts about a field's texts (rules that hit them, a client's address, how often a path
 was asked for) works them out per number and brings them to the lines by `Grouped.spread`. Why: a chunk is
-larger than the caches, so each walk over the bytes of all lines costs as much as the work done there.
-Detection, events and monitoring each did that for the same agents before.
+larger than the caches, so each walk over the bytes of all lines costs as much as the work done there, and
+detection, events and monitoring would each take it for the same agents.
 
-Nothing is kept between chunks, so what came before can change no verdict.
+Nothing is kept between chunks, so earlier lines cannot change a verdict.
 
     grouped = group_lines(lines)
     findings = detector.detect(lines, grouped)
@@ -38,10 +38,10 @@ class Grouped:
     starts: NDArray[np.int32]  # of each number: where its text stands first ...
     lengths: NDArray[np.int32]
     is_json: NDArray[np.bool_]  # ... and whether that line escapes as JSON does
-    hashes: NDArray[np.uint64]  # of each number, and behind them of no text, where -1 finds it
+    hashes: NDArray[np.uint64]  # of each number; the last one, found by -1, is that of no text
 
     def spread(self, values: NDArray[Any], absent: Any) -> NDArray[Any]:
-        """Return what was worked out for each number, brought to the lines."""
+        """Return for each line what was worked out for its number, or `absent` if it has no such text."""
         return np.append(values, np.array(absent, values.dtype))[self.numbers]
 
     def spread_hashes(self) -> NDArray[np.uint64]:
@@ -59,7 +59,7 @@ def group_lines(lines: Lines, fields: Sequence[str] = FIELDS) -> GroupedFields:
 
 
 def check_grouped(lines: Lines, grouped: GroupedFields) -> GroupedFields:
-    """Refuse numbers of other lines: kernels trust them, and they would point anywhere."""
+    """Return `grouped`, but refuse numbers of other lines: kernels trust them wherever they point."""
     if any(each.numbers.size != lines.rows.size for each in grouped.values()):
         raise ValueError("these texts were numbered for other lines")
     return grouped

@@ -1,8 +1,8 @@
 """The kernel that numbers equal texts.
 
-Rules: no position is trusted: a text that is not inside of its buffer is no text. A text is looked for in so
-many slots and no more, then it stays alone: that bounds what chosen texts can cost, and costs only the work
-that it would have shared.
+Rules: no position is trusted: a text that is not inside its buffer counts as missing. A text is searched for
+in at most `LONGEST_SEARCH` slots, then it stays alone. That bounds what maliciously chosen texts can cost, at
+the price of the work that such a text would have shared.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -13,7 +13,7 @@ import numpy as np
 from penstock.kernels.compilation import kernel, load_word, part
 from penstock.kernels.text_scanning import same_bytes
 
-#: So many slots are tried for a text; then it stays alone. Bounds what chosen texts can cost.
+#: How many slots are tried for a text before it stays alone.
 LONGEST_SEARCH = 32
 
 _PRIME = np.uint64(0x9E3779B97F4A7C15)
@@ -24,7 +24,7 @@ NO_TEXT = np.uint64(0x5851F42D4C957F2D)
 
 @part
 def hash_bytes(buf, at, size):
-    """Return 64 bits of a text inside of `buf`; the same in every process and on every machine."""
+    """Return a 64-bit hash of a text inside `buf`; the same in every process and on every machine."""
     state = np.uint64(size) * _SECOND
     end = at + size
     if size < 8:
@@ -45,11 +45,11 @@ def hash_bytes(buf, at, size):
 
 @kernel
 def group_texts(data, starts, lengths, is_json, table, numbers, firsts, hashes):
-    """Number equal texts; return how many there are. `numbers` gets that of each row (-1: none), `firsts` and
-    `hashes` get the first row and the hash of each number.
+    """Number equal texts; return how many numbers there are.
 
-    `table` is a power of two of slots, all -1. A text that equals the one of the row before is not hashed:
-    most methods and protocols are such.
+    `numbers` gets the number of each row's text (-1: none); `firsts` and `hashes` get the first row and the
+    hash of each number. The size of `table` is a power of two; all its slots are -1. A text that equals the
+    one of the row before is not hashed: this is so for most methods and protocols.
     """
     mask = np.uint64(table.size - 1)
     count = 0

@@ -115,7 +115,7 @@ def test_an_alert_has_two_events_with_ids_of_their_own_in_order_of_time() -> Non
     rows = [make_row(2, closed_at=OPENED + timedelta(seconds=75)), make_row(1)]
     events = list_events(rows)
     assert [each.event_id for each in events] == ["0001-opened", "0002-opened", "0002-closed"]
-    assert events[2].text == "www: it is over after 75 s, at most off: 120 requests/s"
+    assert events[2].text == "www: it is over after 75 s, furthest off: 120 requests/s"
     assert list_events(rows) == events
 
 

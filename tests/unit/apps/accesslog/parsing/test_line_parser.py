@@ -171,7 +171,7 @@ def test_the_port_of_a_client_is_left_out_where_the_format_has_one(peer: bytes, 
 @pytest.mark.parametrize(
     ("log_format", "why"),
     [
-        ("%h%l %t", "nothing tells where `%h` ends"),
+        ("%h%l %t", "nothing shows where `%h` ends"),
         ("%t %r", "it has no client"),
         ("%h %r", "it has no time"),
         ("%h %{%c}t", "has the form `%c`"),
@@ -256,8 +256,8 @@ def test_a_line_that_is_not_one_object_is_bad(line: bytes) -> None:
 
 
 def test_an_object_without_a_time_or_a_client_is_bad() -> None:
-    assert refuse(b'{"ip":"192.0.2.7"}') == "there is no time where one must be, or it cannot be"
-    assert refuse(b'{"ts":971211336}') == "there is no client: no address and no name of a host"
+    assert refuse(b'{"ip":"192.0.2.7"}') == "the time is missing or invalid"
+    assert refuse(b'{"ts":971211336}') == "there is no client: neither an address nor a host name"
 
 
 # --- hostile lines ------------------------------------------------------------------------------------
@@ -337,14 +337,14 @@ def test_a_line_that_is_cut_off_or_has_more_is_parsed_as_far_as_it_goes(
         (b"\r\n", "the line is empty"),
         (b"nonsense", "the line ends too early"),
         (b"\x00" * 50, "the line ends too early"),
-        (b"- - - [%s] x" % TIME, "there is no time where one must be, or it cannot be"),
-        (COMMON.replace(b"10/Oct", b"31/Feb"), "there is no time where one must be, or it cannot be"),
-        (COMMON.replace(b"13:55", b"24:55"), "there is no time where one must be, or it cannot be"),
-        (COMMON.replace(b"-0700", b"-9900"), "there is no time where one must be, or it cannot be"),
+        (b"- - - [%s] x" % TIME, "the time is missing or invalid"),
+        (COMMON.replace(b"10/Oct", b"31/Feb"), "the time is missing or invalid"),
+        (COMMON.replace(b"13:55", b"24:55"), "the time is missing or invalid"),
+        (COMMON.replace(b"-0700", b"-9900"), "the time is missing or invalid"),
         (COMMON.replace(b'" 200', b" 200"), "the request has no closing quote with a status behind it"),
         (COMMON.replace(b" 200 ", b" 20x "), "the request has no closing quote with a status behind it"),
-        (COMMON.replace(b"192.0.2.7", b"-"), "there is no client: no address and no name of a host"),
-        (COMMON.replace(b"192.0.2.7", b"<b>"), "there is no client: no address and no name of a host"),
+        (COMMON.replace(b"192.0.2.7", b"-"), "there is no client: neither an address nor a host name"),
+        (COMMON.replace(b"192.0.2.7", b"<b>"), "there is no client: neither an address nor a host name"),
     ],
 )
 def test_a_line_without_what_it_must_have_is_bad_with_a_reason(line: bytes | None, why: str) -> None:
