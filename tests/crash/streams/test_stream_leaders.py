@@ -1,4 +1,6 @@
-"""A stream on three brokers whose leaders move, one killed; longer in tests/proof/stream_leaders.py."""
+"""A stream on three brokers whose leaders move, one being killed; a longer run is
+tests/proof/stream_leaders.py.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ SEED = 20261116
 def test_a_stream_reads_on_while_leaders_move_and_a_broker_is_killed(
     kafka3: Any, topic: Any, tmp_path: Path
 ) -> None:
-    """Clean elections cut nothing off; the query does not fail, and every row is read once."""
+    """Clean elections truncate nothing; the query does not fail, and every row is read once."""
     name = topic(PARTITIONS, on=kafka3, factor=3)
     options = {"maxOffsetsPerTrigger": "2000"}
     with drill(

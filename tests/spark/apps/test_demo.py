@@ -1,4 +1,5 @@
-"""The demonstration that `make run` is: it counts, compares, ends by itself and leaves nothing running."""
+"""The demonstration that `make run` starts: it counts, compares, ends on its own and leaves nothing running.
+"""
 
 from __future__ import annotations
 
