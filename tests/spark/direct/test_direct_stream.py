@@ -162,7 +162,7 @@ def test_a_first_topic_whose_first_batch_fails_is_read_from_its_beginning_after_
 def test_assigned_partitions_with_explicit_starts_need_no_reset_rule(
     spark: SparkSession, kafka: Any, topic: MakeTopic, settings: dict[str, object]
 ) -> None:
-    """B214, D12: reset `none` in any case."""
+    """B214, D12: reset `none`, in any case."""
     name = topic(2)
     rows = fill(kafka, name, 3, 3)
     found: list[Row] = []

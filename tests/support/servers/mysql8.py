@@ -66,8 +66,7 @@ class LocalMySql(LocalDatabase):
     is_ready = LocalMariaDB.is_ready  # its greeting is the same as MariaDB's
 
     def _program_and_places(self) -> list[str]:
-        # The loader's own variable names the library folder, because the environment that servers start with
-        # has none.
+        # Servers start with an environment that does not name this library folder, so `env` adds it.
         return [
             *(
                 "/usr/bin/env",

@@ -1,4 +1,4 @@
-"""Detached clusters: nobody waits for ever for a turn, a stopped one keeps its logs, ports have owners."""
+"""Detached clusters: waiting for a turn is limited, a stopped one keeps its logs, and ports have owners."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def take_port() -> Iterator[int]:
 
 
 def write_state(state: Path, name: str, port: int, folder: Path) -> Path:
-    """Write down a cluster of one broker, as `up` does; return its node's folder."""
+    """Write the state of a cluster of one broker, as `up` does; return its node's folder."""
     node = folder / "node-1"
     node.mkdir(parents=True)
     (node / "broker.log").write_text("first\nlast \x1b[31m words\n")
@@ -83,7 +83,7 @@ def test_a_port_that_another_cluster_of_ours_has_is_told_with_its_name_and_how_t
 
 
 def test_a_port_of_a_dead_cluster_is_not_laid_at_its_door(state: Path) -> None:
-    """Somebody else listens where a cluster of ours was until it died."""
+    """Another program listens where our cluster listened until it died."""
     with take_port() as port:
         write_state(state, "orders", port, state / "data" / "orders")
         with pytest.raises(ClusterError) as caught:
@@ -94,7 +94,7 @@ def test_a_port_of_a_dead_cluster_is_not_laid_at_its_door(state: Path) -> None:
 
 @pytest.mark.usefixtures("state")
 def test_a_port_of_a_kafka_that_no_state_knows_is_told_with_its_folder(tmp_path: Path) -> None:
-    """A `quickstart` in another terminal, or a cluster under another PENSTOCK_STATE."""
+    """For example, a `quickstart` in another terminal, or a cluster under another PENSTOCK_STATE."""
     command = [sys.executable, "-c", _LISTEN, str(tmp_path / "node-1" / "server.properties")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
@@ -113,7 +113,7 @@ def test_the_last_logs_are_shown_when_a_cluster_is_down(
     write_state(state, "mine", 20_001, folder)
     assert main(["cluster", "down", "--name", "mine"]) == 0
     capsys.readouterr()
-    assert main(["cluster", "logs", "--name", "mine", "--lines", "1", "--follow"]) == 0  # and it ends
+    assert main(["cluster", "logs", "--name", "mine", "--lines", "1", "--follow"]) == 0  # and the command ends
     shown = capsys.readouterr()
     assert shown.out == "1| last \\x1b[31m words\n"
     assert shown.err == f"Cluster mine is down. These are its last lines; the logs are in {folder}.\n"
