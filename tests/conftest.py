@@ -1,5 +1,4 @@
-"""Real servers for tests: Kafka (one broker, three brokers, or one with logins), Spark, PostgreSQL, MariaDB,
-ZooKeeper.
+"""Real servers for tests: Kafka (one broker, three, with logins), Spark, PostgreSQL, MariaDB, ZooKeeper.
 
 Each server starts when the first test asks for it, is shared by the session and ends with it (`kafka3` and
 `proxied_kafka`: with the test file). A test that uses one of these fixtures gets the marker of its family
@@ -63,9 +62,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def accesslog_data() -> Path:
-    """Return the folder of real, labelled logs. They are not ours to ship, so tests are skipped where they
-    are absent.
-    """
+    """Return the folder of real, labelled logs, which are not ours to ship; skip the test without them."""
     beside = Path(__file__).parents[2] / "shared" / "data"
     folder = Path(os.environ.get("PENSTOCK_ACCESSLOG_DATA", beside))
     if not (folder / "labels").is_dir():
@@ -83,8 +80,7 @@ def accesslog_kernels() -> None:
 
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[LocalKafka | SimpleNamespace]:
-    """Start one real broker; `.bootstrap` is its address. It is shared: use your own topics, do not stop it.
-    """
+    """Start one real broker; `.bootstrap` is its address. Shared: use your own topics, do not stop it."""
     given = os.environ.get("PENSTOCK_TEST_BOOTSTRAP")
     if given:
         yield SimpleNamespace(bootstrap=given)
@@ -179,9 +175,7 @@ def _wait_for_leaders(admin: Any, name: str, partitions: int) -> None:
 
 @pytest.fixture(scope="session")
 def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
-    """Start a session with two cores. Parity tests also get Spark's JVM connector, which must be there at the
-    start.
-    """
+    """Start a session with two cores. Parity tests also get Spark's JVM connector, needed at the start."""
     from pyspark.sql import SparkSession
 
     from penstock.cluster.processes.python_launcher import make_launcher
@@ -238,8 +232,7 @@ def driver_jvm() -> Iterator[DriverJvm]:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[LocalPostgres]:
-    """Start a real PostgreSQL; `.url` is its address. It is shared: make your own database, do not stop it.
-    """
+    """Start a real PostgreSQL; `.url` is its address. Shared: make your own database, do not stop it."""
     from penstock.cluster import LocalPostgres
 
     with LocalPostgres() as server:
@@ -248,7 +241,7 @@ def postgres() -> Iterator[LocalPostgres]:
 
 @pytest.fixture(scope="session")
 def mariadb() -> Iterator[LocalMariaDB]:
-    """Start a real MariaDB; `.url` is its address. It is shared: make your own database, do not stop it."""
+    """Start a real MariaDB; `.url` is its address. Shared: make your own database, do not stop it."""
     from penstock.cluster import LocalMariaDB
 
     with LocalMariaDB() as server:
@@ -257,8 +250,7 @@ def mariadb() -> Iterator[LocalMariaDB]:
 
 @pytest.fixture(scope="session")
 def zookeeper() -> Iterator[LocalZooKeeper]:
-    """Start a real ZooKeeper; `.address` is its address. It is shared: use your own folder, do not stop it.
-    """
+    """Start a real ZooKeeper; `.address` is its address. Shared: use your own folder, do not stop it."""
     from penstock.cluster import LocalZooKeeper
 
     with LocalZooKeeper() as server:

@@ -212,8 +212,10 @@ def test_the_core_asks_no_clock_and_no_dice() -> None:
 
 
 def test_no_message_names_an_exceptions_class() -> None:
-    """A user is told what happened. ZooKeeper's client says no more than its class names do, so the code
-    there puts them into words. Messages for programmers, in the checker, are exempt.
+    """Messages tell a user what happened, in words; an exception's class name does not.
+
+    There are two exceptions. ZooKeeper's client says no more than its classes do, so its names are put into
+    words there. The checker's messages are for programmers.
     """
     naming = [name_of(path) for path in SOURCES if "type(error).__name__" in path.read_text()]
     assert naming == ["src/penstock/stores/offsets/zookeeper_store.py", "src/penstock/testing/checker.py"]
@@ -234,8 +236,7 @@ def test_names_say_what_things_are_for() -> None:
 
 
 def test_no_committed_text_names_a_machine_a_registry_or_unfinished_work() -> None:
-    """S36: in particular, the lock files name no download host, because their hashes decide what is accepted.
-    """
+    """S36: the lock files name no download host either, because their hashes decide what is accepted."""
     listed = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
     )
@@ -268,9 +269,7 @@ def test_warnings_are_errors_here() -> None:
 
 
 def test_no_test_skips_itself() -> None:
-    """The only exception is one fixture: real logs that are not ours to ship may be absent, and the
-    accounting knows why.
-    """
+    """The one exception is a fixture: real logs may be absent, and the accounting knows why."""
     ways_out = re.compile(r"pytest\.(importor)?skip|pytest\.xfail|pytest\.mark\.(skip\w*|xfail|flaky)")
     found = [
         f"{place.partition(':')[0]}: {ast.unparse(node)}"
@@ -310,9 +309,7 @@ def test_every_file_of_tests_belongs_to_one_piece_of_a_run() -> None:
 
 
 def test_a_public_class_or_type_has_a_name_of_its_own() -> None:
-    """Two classes with one name send a reader, and a search, to the wrong one. An alias with a class's name
-    does too.
-    """
+    """Two classes with one name mislead a reader and a search. So does an alias with a class's name."""
     places: dict[str, list[str]] = {}
     for path in SOURCES:
         for node in ast.parse(path.read_text()).body:
@@ -331,8 +328,9 @@ def list_assigned(node: ast.stmt) -> list[str]:
 
 
 def test_a_module_has_a_name_of_its_own() -> None:
-    """A module name means one thing everywhere. Commands and public modules are exempt, because they are
-    named as users call them.
+    """A module name means one thing everywhere, except for commands and public modules.
+
+    Those are named as users call them.
     """
     ours = [path for path in SOURCES if path.stem not in ("__init__", "__main__")]
     ours = [

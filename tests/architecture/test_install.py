@@ -1,6 +1,4 @@
-"""What `make setup` shows while pip works: packages done out of all in the lock, and pip's own words if it
-fails.
-"""
+"""What `make setup` shows while pip works: packages done out of all, and pip's own words if it fails."""
 
 from __future__ import annotations
 
@@ -61,8 +59,7 @@ ERROR: Failed to build installable wheels for some pyproject.toml based projects
 
 
 def make_python(folder: Path, pip: str) -> list[str]:
-    """Return the command, with an interpreter that knows where packages are and a pip that does what the test
-    says.
+    """Return the command, with an interpreter that knows its packages and a pip that obeys the test.
 
     With `-I -S` it cannot see installed packages, just as there are none before there is a `.venv`.
     """

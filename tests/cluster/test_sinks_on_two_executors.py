@@ -124,9 +124,7 @@ def name(kafka: Any, topic: Any) -> str:
 
 
 def read_places(database: OwnDatabase) -> list[tuple[str, int]]:
-    """Return where each row was staged and which partition it belongs to; check that every record is there
-    once.
-    """
+    """Return where each row was staged, and its partition; check that every record is there once."""
     rows = database.run("SELECT place, part, pos, value FROM seen")
     found = sorted((part, pos, bytes(value).decode()) for _, part, pos, value in rows)
     assert found == [(part, pos, f"{part}-{pos}") for part in range(PARTITIONS) for pos in range(RECORDS)]
@@ -136,9 +134,7 @@ def read_places(database: OwnDatabase) -> list[tuple[str, int]]:
 def test_a_task_that_ran_twice_for_speed_is_published_once(
     two_workers: TwoWorkers, kafka: Any, name: str, postgres: Any
 ) -> None:
-    """G9, G17, I10, I11: both copies have staged all their rows; only those of the copy that Spark reported
-    count.
-    """
+    """G9, G17, I10, I11: both copies have staged all rows; those of the copy that Spark reported count."""
     with make_database(postgres) as database:
         told = two_workers.run(SPECULATION, kafka.bootstrap, name, database.url, str(two_workers.folder))
         places = read_places(database)

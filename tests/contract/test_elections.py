@@ -30,8 +30,7 @@ class Elections(Protocol):
         """Elect another leader, one that has every record."""
 
     def write_and_lose(self, records: int) -> int:
-        """Write records that only the leader has, elect a leader without them, and return their leader epoch.
-        """
+        """Write records that only the leader has, elect one without them, and return their leader epoch."""
 
 
 class ElectionsInMemory:
@@ -108,9 +107,7 @@ class ElectionsOnBrokers:
         wait_until(self.all_agree, "all brokers tell the same epoch", timeout_s=60)
 
     def all_agree(self) -> bool:
-        """Return whether all brokers report one epoch: one that has just come back may report an old epoch,
-        or none.
-        """
+        """Return whether all brokers report one epoch: a restarted one may report an old one, or none."""
         told = set()
         for host, port in self.settings.bootstrap_servers:
             # Each broker is asked by a new client, because one that knows the other brokers would ask them
@@ -147,9 +144,7 @@ def end_of(elections: Elections, epoch: int) -> int | None:
 
 
 def test_the_end_of_an_epoch_tells_a_cut_that_the_end_of_the_log_hides(elections: Elections) -> None:
-    """A clean election moves no end; after an unclean one, positions above the cut are recognized as
-    outdated.
-    """
+    """A clean election moves no end; after an unclean one, positions above the cut are outdated."""
     elections.write(5)
     first = epoch_of(elections)
     assert end_of(elections, first) == 5

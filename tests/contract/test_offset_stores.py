@@ -85,9 +85,7 @@ def test_applications_that_share_a_place_do_not_meet(world: OffsetWorld) -> None
 
 
 def test_all_partitions_change_together(world: OffsetWorld) -> None:
-    """C21: one call changes all partitions; a partition that is no longer in it is removed from the store
-    too.
-    """
+    """C21: one call changes all partitions; one that is no longer in it is removed from the store too."""
     many = {TopicPartition(T, number): number for number in range(500)}
     store = world.open()
     store.save("s", StreamPosition(many, {T: b"\x01" * 16}, dict.fromkeys(many, 1)))
@@ -103,8 +101,7 @@ def test_all_partitions_change_together(world: OffsetWorld) -> None:
 
 
 def test_an_offset_does_not_go_back_by_itself(world: OffsetWorld) -> None:
-    """T33: a writer that was only slow does not undo what its successor has done; nothing it saves is kept.
-    """
+    """T33: a writer that was only slow does not undo its successor's work; nothing it saves is kept."""
     store = world.open()
     store.save("s", ONE)
     late = StreamPosition({T0: 6, T1: 6}, {T: b"\x01" * 16})
@@ -124,8 +121,7 @@ def test_a_topic_that_was_made_anew_begins_at_its_beginning(world: OffsetWorld) 
 
 
 def test_two_writers_at_once_never_mix_and_never_go_back(world: OffsetWorld) -> None:
-    """T33, C21: each position that anyone sees was saved whole by one of the writers; the highest one stays.
-    """
+    """T33, C21: each position that anyone sees was saved whole by one of them; the highest one stays."""
     partitions = [TopicPartition(T, number) for number in range(20)]
     refused: list[int] = []
     wrong: list[object] = []
@@ -182,8 +178,7 @@ def test_who_saves_between_anothers_look_and_its_write_is_not_written_over(
 
 
 def test_a_change_by_hand_is_made_where_it_was_meant_and_remembered(world: OffsetWorld) -> None:
-    """A change that begins at another position is refused: the stream is running, or somebody else was first.
-    """
+    """A change that begins elsewhere is refused: the stream is running, or somebody else was first."""
     store = world.open()
     back = StreamPosition({T0: 1, T1: 7}, {T: b"\x01" * 16})
     first = Change(1_700_000_000_000, "ann on db1", "import", None, ONE)

@@ -1,5 +1,4 @@
-"""What every `LogView` reports about leader epochs and the records at a position, in memory and on a broker.
-"""
+"""What every `LogView` reports of leader epochs and records at a position, in memory and on a broker."""
 
 from __future__ import annotations
 
@@ -29,8 +28,7 @@ def test_the_epoch_of_today_ends_where_the_log_ends(world: World) -> None:
 
 
 def test_an_epoch_nobody_has_led_and_a_partition_that_is_not_there_have_no_end(world: World) -> None:
-    """A position from a topic that was deleted and recreated may carry an epoch from the new topic's future.
-    """
+    """A position from a topic that was deleted and recreated may have an epoch from the new one's future."""
     topic = world.create_topic()
     world.write(topic, [Written(b"a")])
     known, missing = TopicPartition(topic, 0), TopicPartition(topic, 7)

@@ -141,9 +141,7 @@ def test_ranges_of_one_order_are_read_in_their_order(any_world: World) -> None:
 
 
 def test_a_range_that_ends_on_a_marker_ends(world: World) -> None:
-    """F39: a reader that counts rows instead of offsets would wait forever for the row that the marker is
-    not.
-    """
+    """F39: counting rows instead of offsets would wait forever for the row that the marker is not."""
     topic = world.create_topic()
     world.write_transaction(topic, [Written(b"in")], commit=True)
     world.write(topic, [Written(b"after")])
@@ -185,8 +183,7 @@ def test_an_offset_that_aged_out_is_an_error_with_the_bounds(any_world: World) -
 
 
 def test_without_loss_checking_reading_goes_on_at_what_is_left(any_world: World) -> None:
-    """T08: the range is cut to what the log still holds of it; no row outside it is returned, and none twice.
-    """
+    """T08: the range is cut to what the log still holds; no row outside it is returned, and none twice."""
     topic = ten(any_world)
     any_world.truncate_before(topic, 0, 5)
 

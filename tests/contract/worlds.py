@@ -1,5 +1,4 @@
-"""Worlds with one interface: a log in memory, a real broker, and the guide's own queue, under one contract.
-"""
+"""Worlds with one interface, under one contract: a log in memory, a real broker, the guide's own queue."""
 
 from __future__ import annotations
 

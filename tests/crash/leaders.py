@@ -63,8 +63,7 @@ class Disturbance:
         self.moves += 1
 
     def kill_a_leader(self) -> Any:
-        """Send SIGKILL to the broker that leads the first partition, wait for other leaders, and return it.
-        """
+        """Send SIGKILL to the leader of the first partition, wait for other leaders, and return it."""
         leader = self.leaders()[0]
         broker = next(each for each in self.cluster.brokers if each.node_id == leader)
         assert broker.is_alive

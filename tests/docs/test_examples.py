@@ -61,8 +61,7 @@ def run_filling_commands(page: str, bootstrap: str) -> None:
 
 
 def run_block(source: str, jvm: DriverJvm) -> None:
-    """Run a block as a reader does, and again if the first run has left something that a second one would
-    find.
+    """Run a block as a reader does, and again if the first run left something that a second one would find.
 
     A block that leaves nothing and sends to a new topic cannot find traces of its past; see the test of that
     below.
@@ -88,8 +87,7 @@ def test_the_examples_in_a_docstring_run(name: str) -> None:
 
 @pytest.fixture(scope="module")
 def quickstart_bootstrap() -> Iterator[str]:
-    """Start a broker configured as by `penstock cluster up`, which is what the pages tell a reader to start.
-    """
+    """Start a broker configured as by `penstock cluster up`, which the pages tell a reader to start."""
     from penstock.cluster import LocalKafka
     from penstock.cluster.kafka.detached_cluster import QUICKSTART
 

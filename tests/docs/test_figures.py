@@ -145,9 +145,7 @@ def test_a_trickle_and_its_latency_are_told_as_measured() -> None:
 
 
 def test_what_it_costs_to_keep_offsets_is_told_as_measured() -> None:
-    """D40: a checkpoint and each store: the milliseconds that storing takes in a tiny batch, and its share of
-    the time.
-    """
+    """D40: a checkpoint and each store: milliseconds of storing in a tiny batch, and its share."""
     samples = load("direct")["stores"]
     for side, words in STORES.items():
         whole, storing = median(samples[side]), median(samples[f"{side}, storing"])

@@ -130,8 +130,7 @@ def test_the_producer_closes_when_it_is_told_to_stop(
 def test_members_share_the_partitions_and_a_successor_goes_on(
     kafka: Any, topic: Any, start: Start, settings: Any, tmp_path: Path
 ) -> None:
-    """B9, B10, B12, B13, B14, B18, I27: one to four members share three partitions; every record is printed
-    once overall.
+    """B9, B10, B12, B13, B14, B18, I27: one to four members on three partitions; each record once.
 
     A new group begins at the end of the log, and commits as it goes, for those who monitor it.
     """
@@ -294,8 +293,7 @@ def processor_s(program: Program) -> float:
 def test_stored_offsets_count_at_the_start_and_at_no_other_moment(
     kafka: Any, topic: Any, start: Start, tmp_path: Path
 ) -> None:
-    """B12, B15, B16, B17, B19, B20: sought before the first fetch, overriding what is committed, and then
-    forgotten.
+    """B12, B15, B16, B17, B19, B20: sought before the first fetch, over what is committed; then forgotten.
 
     While it waits it uses almost no processor time.
     """

@@ -38,9 +38,7 @@ def test_the_page_tells_how_the_interfaces_came_about(name: str) -> None:
 
 
 def test_every_module_and_class_that_the_page_names_exists() -> None:
-    """F11, F12: it says what a capability is, and that there are batch and micro-batch forms and no third
-    one.
-    """
+    """F11, F12: it says what a capability is, and that batch and micro-batch are its only forms."""
     named = re.findall(r"`((?:core|kafka)\.[a-z_.]+)(?:\.([A-Z]\w+))?`", PAGE)
     assert len(named) >= 6
     for module, owner in named:

@@ -102,9 +102,7 @@ def _make_value(random: Random, make: Make) -> str:
 
 
 def _make_anything(random: Random, depth: int) -> str:
-    """Return any JSON, spelled as Spark spells it: it may land in a text column, and respelling is on the
-    page.
-    """
+    """Return any JSON, spelled as Spark spells it, because respelling in a text column is on the page."""
     kind = random.randrange(9 if depth else 7)
     if kind == 7:
         return "[" + ",".join(_make_anything(random, depth - 1) for _ in range(random.randrange(4))) + "]"

@@ -143,8 +143,7 @@ def _list_places(shapes: list[Shape]) -> list[Place]:
 
 
 def _place(random: Random, places: list[Place]) -> Options:
-    """Return start and end, each in any form; sometimes in two forms at once, of which the stronger must win.
-    """
+    """Return start and end, each in any form, sometimes in two forms, of which the stronger must win."""
     options: Options = {}
     span = sorted((random.randint(0, 100), random.randint(0, 100)))
     for side, percent in (("starting", span[0]), ("ending", span[1])):
@@ -177,9 +176,7 @@ def _make_position(random: Random, side: str, form: str, percent: int, places: l
 
 
 def _choose_time(random: Random, percent: int) -> int:
-    """Return a time: mostly within the first records, so that small partitions have some, or before or after
-    all.
-    """
+    """Return a time: mostly within the first records, which small partitions have, or before or after."""
     within = [T0 + percent * 20 * STEP_MS // 100, T0 + percent * 4 * STEP_MS // 100 + 1]
     return random.choice([*within, *within, *within, T0 - 1, YOUNG_MS, FUTURE_MS])
 

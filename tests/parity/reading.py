@@ -69,9 +69,7 @@ def read_both(spark: SparkSession, options: dict[str, str]) -> tuple[Answer, Ans
 
 
 def _gather(frame: DataFrame) -> list[Row]:
-    """Collect the rows in one job. Times come as microseconds, so that this computer's time zone does not
-    matter.
-    """
+    """Collect the rows in one job. Times are microseconds, so this computer's time zone does not matter."""
     from pyspark.sql import functions
 
     columns = [functions.unix_micros(name) if name == "timestamp" else name for name in frame.columns]

@@ -23,9 +23,7 @@ def send(bootstrap: str, topic: str, numbers: range) -> None:
 def test_a_stream_moves_over_with_its_checkpoint(
     spark: SparkSession, kafka: Any, topic: MakeTopic, tmp_path: Path, fails: bool
 ) -> None:
-    """B032, F25: every row is read once across both connectors; a batch that had failed runs again as
-    planned.
-    """
+    """B032, F25: every row is read once across both; a batch that had failed runs again as planned."""
     name = topic(2)
     batches: dict[int, list[tuple[int, int, bytes]]] = {}
 

@@ -278,9 +278,7 @@ class TopicWriter:
                 assert found == expected, f"{shape.name} {partition} holds {found}, not {expected}"
 
     def _wait_for_compaction(self) -> None:
-        """Wait until six of the seven keys survive once each before the last record, whose segment is still
-        open.
-        """
+        """Wait until six of the seven keys survive once each before the last record, in the open segment."""
         wait_until(lambda: self._count_compacted() <= 8, "the log is compacted", DEADLINE_S, every_s=0.1)
 
     def _count_compacted(self) -> int:

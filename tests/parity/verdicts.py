@@ -89,8 +89,7 @@ def name_official_kind(text: str) -> str:
 
 
 def name_our_condition(text: str) -> str:
-    """Return the condition of our error in a text that Spark passed on, or an empty text if it is not ours.
-    """
+    """Return the condition of our error in a text that Spark passed on; empty if it is not ours."""
     found = _CONDITION.findall(text)
     return found[-1] if found else ""
 
@@ -120,9 +119,7 @@ def judge(official: Answer, ours: Answer, options: OptionSet = NO_OPTIONS) -> st
 
 
 def _only_ours_keeps_the_cap(official: Answer, ours: Answer, cap: int | None) -> bool:
-    """Return whether only our side keeps the cap. Spark's connector drops it if bounds are words; rows must
-    be equal.
-    """
+    """Return whether only ours keeps the cap; Spark's drops it if bounds are words. Rows must be equal."""
     return cap is not None and _merge(official) == _merge(ours) and _widest(ours) <= cap < _widest(official)
 
 

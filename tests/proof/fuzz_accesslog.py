@@ -421,9 +421,7 @@ _CUT = (
 
 
 def find_cut_off(kernel: Kernel) -> list[str]:
-    """Return the prefixes of lines that are not read as the reference reads them; each ends at the protected
-    page.
-    """
+    """Return the prefixes that are not read as the reference reads them; each ends at the protected page."""
     beginnings = [line[:size] for line in _CUT for size in range(len(line) + 1)]
     return [
         f"beginning {each!r}"
@@ -433,8 +431,7 @@ def find_cut_off(kernel: Kernel) -> list[str]:
 
 
 def run(seed: int, inputs: int, only: int | None = None) -> dict[str, Any]:
-    """Judge the inputs of one seed and return a table of outcomes by format and mutation, with the findings.
-    """
+    """Judge the inputs of one seed; return outcomes by format and mutation, and the findings."""
     kernel = Kernel()
     table: dict[str, Counter[str]] = {}
     findings: list[str] = []

@@ -161,9 +161,7 @@ def damage(rng: random.Random, data: bytes, other: bytes) -> tuple[str, bytes]:
 
 
 def judge_json(data: bytes, found: Any, reason: str | None) -> str:
-    """Check that Python reads the same, with bad fields null, and that there is a reason exactly if a field
-    is bad.
-    """
+    """Check that Python reads the same, with bad fields null, and that exactly those have a reason."""
     twins = []
 
     def collect(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -241,8 +239,7 @@ def _as_real(value: Any) -> Any:
 
 
 def _same(found: Any, expected: Any) -> bool:
-    """Return whether values are equal; a text in place of another kind is that value's JSON; NaN equals NaN.
-    """
+    """Return whether values are equal; a text for another kind is that value's JSON; NaN equals NaN."""
     if isinstance(expected, dict) and isinstance(found, dict):
         return expected.keys() == found.keys() and all(_same(found[key], expected[key]) for key in expected)
     if isinstance(expected, list) and isinstance(found, list):
@@ -335,8 +332,7 @@ KINDS: dict[str, tuple[Callable[[random.Random], bytes], Judge]] = {
 
 
 def run(seed: int, inputs: int, only: int | None = None) -> dict[str, Any]:
-    """Judge the inputs of one seed and return a table of outcomes by format and mutation, with the findings.
-    """
+    """Judge the inputs of one seed; return outcomes by format and mutation, and the findings."""
     decoders = Decoders()
     table: dict[str, Counter[str]] = {}
     findings: list[str] = []

@@ -72,9 +72,7 @@ class FastDecoder:
 
 
 def judge(fast: Callable[..., list[Row]], arguments: tuple[Any, ...]) -> str:
-    """Return the outcome of one input: "same rows", a refusal's condition, or a text that begins with
-    FINDING.
-    """
+    """Return the outcome of one input: "same rows", a refusal's condition, or a text with FINDING."""
     expected: list[Row] | None = None
     wanted = ""
     try:

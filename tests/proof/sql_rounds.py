@@ -1,5 +1,4 @@
-"""Random faults at random steps of publishing, on a real broker and real databases: each record is there
-once.
+"""Random faults at random steps of publishing, on a real broker and real databases: each record once.
 
     python -m tests.proof.sql_rounds --rounds 70 --seed 1 --write
 

@@ -56,9 +56,7 @@ CHANGES: dict[str, tuple[int, Change]] = {
 
 
 def compare(session: SparkSession, cluster: Any, name: str, folder: Path) -> list[dict[str, object]]:
-    """Make one change under four running streams (two sources, loss checking on and off); return what they
-    said.
-    """
+    """Make one change under four running streams: two sources, loss checking on and off."""
     factor, change = CHANGES[name]
     topic = f"other-log-{factor}"
     config = {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}

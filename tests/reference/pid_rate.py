@@ -1,5 +1,4 @@
-"""Spark's PID rate estimator, implemented independently from its description, for comparison and simulation.
-"""
+"""Spark's PID rate estimator, written independently from its description, to compare and to simulate."""
 
 from __future__ import annotations
 

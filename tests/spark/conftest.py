@@ -18,8 +18,7 @@ MakeFlow = Callable[..., Flow]
 
 @pytest.fixture
 def load(spark: SparkSession, kafka: Any) -> Load:
-    """Return `load(topic, startingOffsets=...)`, which returns a frame that has not run. `on` names another
-    cluster.
+    """Return `load(topic, startingOffsets=...)`, which makes a frame. `on` names another cluster.
 
     Options with a dot are given with two underscores: `kafka__isolation__level="read_committed"`. A topic
     of None leaves the selection to the options.
@@ -33,9 +32,7 @@ def load(spark: SparkSession, kafka: Any) -> Load:
 
 @pytest.fixture
 def stream(spark: SparkSession, request: pytest.FixtureRequest) -> Load:
-    """Return `stream(topic, startingOffsets=...)`, which returns a streaming frame; otherwise it is like
-    `load`.
-    """
+    """Return `stream(topic, startingOffsets=...)`, which makes a streaming frame; else it is like `load`."""
 
     def stream(topic: str | None, *, on: Any = None, **options: object) -> DataFrame:
         return _load(spark.readStream, topic, on or request.getfixturevalue("kafka"), options)

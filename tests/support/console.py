@@ -14,8 +14,7 @@ Run = Callable[..., str]
 
 
 def make_console(capsys: pytest.CaptureFixture[str], bootstrap: str) -> Run:
-    """Return `run`: `run("topics", "list")` returns the output; with `code=1` or `code=2`, the error output.
-    """
+    """Return `run`: `run("topics", "list")` returns stdout; with `code=1` or `code=2` it returns stderr."""
 
     def run(*arguments: str, code: int = 0) -> str:
         capsys.readouterr()

@@ -1,5 +1,4 @@
-"""A Protobuf file with a field of every type in every position, and the columns to expect from its messages.
-"""
+"""A Protobuf file with a field of every type in every position, and the columns its messages must become."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Finds the process behind a connection, such as the Python worker that is waiting for the broker right now.
-"""
+"""Finds the process behind a connection, such as the Python worker that waits for the broker right now."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A ZooKeeper on this computer: it keeps its data after a kill, and leaves nothing behind when it is closed.
-"""
+"""A ZooKeeper on this computer: it keeps its data after a kill, and leaves nothing when it is closed."""
 
 from __future__ import annotations
 

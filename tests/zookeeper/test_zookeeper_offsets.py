@@ -37,9 +37,7 @@ def own_server() -> Iterator[LocalZooKeeper]:
 
 @pytest.mark.zookeeper
 def all_threads_stand(pid: int) -> bool:
-    """Return whether all threads are stopped: a stop reaches them one by one, and until then one may still
-    answer.
-    """
+    """Return whether all threads are stopped: they stop one by one, and until then one may still answer."""
     states = [
         each.read_text().rpartition(")")[2].split()[0] for each in Path(f"/proc/{pid}/task").glob("*/stat")
     ]
@@ -47,9 +45,7 @@ def all_threads_stand(pid: int) -> bool:
 
 
 def test_an_outage_is_waited_out_and_a_long_one_is_an_error_in_time(own_server: LocalZooKeeper) -> None:
-    """ZooKeeper is killed, silent, and back: the same store continues, and no call takes longer than its
-    limit.
-    """
+    """It is killed, silent, and back: the same store continues, and no call takes longer than its limit."""
     store = ZooKeeperOffsetStore(own_server.address, prefix="/shop", timeout_ms=3_000)
     patient = ZooKeeperOffsetStore(own_server.address, prefix="/shop", timeout_ms=60_000)
     try:

@@ -1,6 +1,4 @@
-"""Decisions sent to a topic: each arrives at least once under its own id, even if the sender is killed on the
-way.
-"""
+"""Decisions sent to a topic: each arrives at least once under its own id, even if the sender is killed."""
 
 from __future__ import annotations
 

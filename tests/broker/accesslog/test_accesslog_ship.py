@@ -386,9 +386,7 @@ def test_a_cut_connection_makes_neither_loss_nor_duplicate(
 
 
 def test_a_transaction_that_took_too_long_is_taken_back_and_done_again(tmp_path: Path) -> None:
-    """The coordinator's refusal is the same as for a replaced shipper; the mark in the position shows the
-    difference.
-    """
+    """The refusal is the same as for a replaced shipper; the mark in the position shows the difference."""
     log = tmp_path / "access.log"
     soon = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 200}
     with (
@@ -481,9 +479,7 @@ def test_the_command_ships_once_and_says_so_in_one_line(kafka: Any, topic: MakeT
 def test_lines_with_a_virtual_host_in_front_are_keyed_by_their_client(
     kafka: Any, topic: MakeTopic, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two hosts and forty clients: keyed by the first word, all lines would land in two of the four
-    partitions.
-    """
+    """Two hosts and forty clients: keyed by the first word, all lines land in two of four partitions."""
     name, log = topic(4), tmp_path / "access.log"
     line = '{} 203.0.113.{} [01/Feb/2026:10:00:00 +0000] "GET / HTTP/1.1" 200 {}\n'
     hosts = ("shop.example", "blog.example")

@@ -117,9 +117,7 @@ def test_one_that_was_killed_is_in_the_way_of_other_files_for_a_while_and_never_
 def test_one_that_is_replaced_hears_of_it_also_when_nothing_is_written(
     kafka: Any, topic: MakeTopic, client: ClientSettings, tmp_path: Path
 ) -> None:
-    """It is held until the other one is done, because a shipper fenced before the other's mark exists just
-    starts over.
-    """
+    """It is held until the other one is done: fenced before the other's mark exists, it takes over again."""
     name, log, first = topic(1), tmp_path / "a.log", list[BaseException]()
     append(log, 0)
     stopping, settings = threading.Event(), order_for(log, name, heartbeat_s=0.1)

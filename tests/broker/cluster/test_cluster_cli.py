@@ -145,8 +145,7 @@ def test_a_process_id_that_now_belongs_to_somebody_else_is_left_alone(state: Pat
 @pytest.mark.sql
 @pytest.mark.zookeeper
 def test_one_command_starts_all_servers_and_one_ends_them(state: Path) -> None:
-    """Kafka, PostgreSQL, MariaDB and ZooKeeper are each used by their address; `down` leaves nothing behind.
-    """
+    """Kafka, PostgreSQL, MariaDB and ZooKeeper are used by their addresses; `down` leaves nothing behind."""
     (port,) = find_free_ports(1)
     assert "[NO_SUCH_SERVER]" in penstock("up", "--with", "oracle", code=1)
     assert not (state / "clusters" / "default.json").exists()

@@ -54,8 +54,7 @@ def test_a_wrong_password_does_not_get_in(secure_kafka: LocalKafka, mechanism: s
 
 @pytest.mark.kafka
 def test_a_login_module_that_is_not_listed_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """S08: Kafka's list of allowed modules is on the broker's command line; Java's own modules are not in it.
-    """
+    """S08: Kafka's list of allowed modules is on the broker's command line, without Java's own modules."""
     # The reason stands further up in the log than the lines that an error usually shows.
     monkeypatch.setattr(
         broker_process, "read_tail", partial(broker_process.read_tail, lines=20_000, limit_bytes=4_194_304)

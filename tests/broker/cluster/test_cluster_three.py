@@ -66,9 +66,7 @@ def in_sync(kafka: LocalKafka, topic: str) -> set[int]:
 def test_with_any_one_broker_stopped_a_topic_of_factor_two_is_whole(
     kafka3: LocalKafka, topic: Any, place: int
 ) -> None:
-    """A1, A7: three brokers, two copies: with any one broker down, all records are readable and new ones are
-    accepted.
-    """
+    """A1, A7: three brokers, two copies: with any one down, all records are readable, new ones accepted."""
     name = topic(PARTITIONS, factor=2, on=kafka3)
     before = [secrets.token_bytes(8) for _ in range(9)]
     after = [secrets.token_bytes(8) for _ in range(9)]
@@ -88,9 +86,7 @@ def test_with_any_one_broker_stopped_a_topic_of_factor_two_is_whole(
 
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_any_single_broker_leads_to_all_partitions(kafka3: LocalKafka, topic: Any, place: int) -> None:
-    """A12: the caller names one broker, even one that leads no partition of the topic, and reaches
-    everything.
-    """
+    """A12: the caller names one broker, even one that leads no partition here, and reaches everything."""
     name = topic(1, factor=1, on=kafka3)
     write_to = [secrets.token_bytes(8)]
     producer = Producer({"bootstrap.servers": kafka3.bootstrap})

@@ -171,9 +171,7 @@ def test_a_pattern_takes_whole_names_and_topics_that_come_later(kafka: Any, topi
 
 
 def test_assigned_partitions_are_read_from_an_offset_or_a_time(kafka: Any, penstock: Run, topic: Any) -> None:
-    """A14, B19: without a group, a position that is not in the log is an error; no other position is used
-    instead.
-    """
+    """A14, B19: without a group, a position outside the log is an error; no other is used instead."""
     name = topic(2, retention_ms=-1)
     for number in range(6):
         produce(kafka.bootstrap, name, [b"%d" % number], partition=1, timestamp_ms=1_700_000_000_000 + number)

@@ -160,9 +160,7 @@ def test_a_group_of_the_newer_protocol_is_shown_with_its_members(
 
 
 def test_the_records_of_the_offsets_topic_are_readable(kafka: Any, penstock: Run, topic: Any) -> None:
-    """A18: the record shows group, topic, partition, offset, metadata and time of every commit, older ones
-    included.
-    """
+    """A18: group, topic, partition, offset, metadata and time of every commit, older ones included."""
     name, group = topic(2), f"g-{secrets.token_hex(4)}"
     commit_offsets(kafka.bootstrap, group, name, 0, 0)
     commit_offsets(kafka.bootstrap, group, name, 7)

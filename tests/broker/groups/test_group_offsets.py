@@ -47,8 +47,7 @@ def test_a_saved_position_shows_as_current_offset_and_lag(kafka: Any, topic: Any
 
 
 def test_what_another_program_has_committed_is_gone_on_with(kafka: Any, topic: Any, group: str) -> None:
-    """C17: its offsets are believed, whatever metadata it wrote; topic ids known from our commits are kept.
-    """
+    """C17: its offsets are believed, whatever metadata it wrote; ids from our commits stay known."""
     first = TopicPartition(topic(2), 0)
     second = TopicPartition(first.topic, 1)
     client = settings_of(kafka.bootstrap)

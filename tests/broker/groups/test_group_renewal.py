@@ -37,9 +37,7 @@ RETENTION_S = 60
 
 @pytest.fixture(scope="module")
 def forgetful_kafka() -> Iterator[LocalKafka]:
-    """Start a broker that drops the offsets of a group without members after a minute, the least Kafka
-    allows.
-    """
+    """Start a broker that forgets offsets of a group without members after a minute, Kafka's minimum."""
     soon = {"offsets.retention.minutes": 1, "offsets.retention.check.interval.ms": 1000}
     with LocalKafka(broker_settings={**IMPATIENT, **soon}) as cluster:
         yield cluster
@@ -55,9 +53,7 @@ def fetch(cluster: Any, group: str) -> dict[TopicPartition, GroupCommit]:
 def test_an_idle_stream_keeps_its_offsets_past_the_time_after_which_they_expire(
     forgetful_kafka: LocalKafka, topic: Any
 ) -> None:
-    """Tested for a direct stream with its offsets in Kafka, sync and async, and for a query that commits to a
-    group.
-    """
+    """For a direct stream with its offsets in Kafka, sync and async, and a query that commits to a group."""
     name = topic(2, on=forgetful_kafka)
     produce(forgetful_kafka.bootstrap, name, [b"x"] * 3)
     client = settings_of(forgetful_kafka.bootstrap)
@@ -98,9 +94,7 @@ def test_an_idle_stream_keeps_its_offsets_past_the_time_after_which_they_expire(
 
 
 def run_idle(cluster: LocalKafka, name: str, store: Any, group: str, position: StreamPosition) -> Any:
-    """Run the loop of a direct stream in a thread; return a function that stops it and checks that it did not
-    fail.
-    """
+    """Run the loop of a direct stream in a thread; return a function that stops it and checks its success."""
     options = parse_direct_options(
         Subscribe(name), {"bootstrap.servers": cluster.bootstrap}, {}, {}, interval_ms=200, unique="u"
     )

@@ -1,6 +1,4 @@
-"""Commits to a consumer group by a program that is not a member, checked with librdkafka, and the resulting
-lag.
-"""
+"""Commits to a consumer group by a program outside it, checked with librdkafka, and the resulting lag."""
 
 from __future__ import annotations
 

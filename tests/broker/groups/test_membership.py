@@ -107,9 +107,7 @@ def test_what_a_member_keeps_goes_on_and_what_it_gives_away_begins_at_the_commit
 def test_a_group_whose_first_member_saw_nothing_has_its_place_all_the_same(
     kafka: Any, settings: ClientSettings, topic: Any, group: str
 ) -> None:
-    """Records that arrive while no member runs are shown to the next one, although the first member read
-    nothing.
-    """
+    """Records that arrive while no member runs are shown to the next one, although the first read nothing."""
     name = topic()
     produce(kafka.bootstrap, name, ["before"])
 
@@ -132,9 +130,7 @@ def test_a_group_whose_first_member_saw_nothing_has_its_place_all_the_same(
 def test_what_is_made_after_a_member_began_is_read_from_its_start(
     kafka: Any, settings: ClientSettings, topic: Any, group: str
 ) -> None:
-    """A recreated topic: the offsets belong to another topic, and all its records came after the member
-    began.
-    """
+    """A recreated topic: the offsets belong to the old one, and all its records came after the start."""
     name = topic()
     produce(kafka.bootstrap, name, ["before"])
     shown: list[bytes | None] = []

@@ -1,5 +1,4 @@
-"""A topic that is deleted and recreated between two looks, with topic ids and as older brokers describe it.
-"""
+"""A topic deleted and recreated between two looks, with topic ids and as older brokers describe it."""
 
 from __future__ import annotations
 

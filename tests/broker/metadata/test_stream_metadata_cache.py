@@ -69,9 +69,7 @@ def write(bootstrap: str, topic: str, partition: int = 0) -> None:
 def test_triggers_within_the_time_ask_for_topics_only_before_a_batch(
     proxied_kafka: tuple[Any, FaultProxy], topic: Any, way: str
 ) -> None:
-    """B136: a trigger that finds nothing new asks only for ends; without the option every trigger asks for
-    topics.
-    """
+    """B136: one that finds nothing new asks only for ends; without the option every trigger asks."""
     cluster, proxy = proxied_kafka
     name = topic(on=cluster)
     chosen = {way: f'{{"{name}":[0]}}' if way == "assign" else name}

@@ -23,8 +23,7 @@ def order_of(bootstrap: str, topic: str, until: At | Latest) -> WorkOrder:
 def test_a_reader_held_back_by_an_open_transaction_is_told_whose_it_is(
     kafka: Any, topic: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """T03: the wait ends in an error with producer and age; a read up to the stable end says so in the log.
-    """
+    """T03: the wait ends in an error with producer and age; a read to the stable end logs the same."""
     name = topic(1)
     produce(kafka.bootstrap, name, ["before"] * 3)
     hanging = open_transaction(kafka.bootstrap)

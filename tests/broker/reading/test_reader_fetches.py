@@ -85,9 +85,7 @@ print(json.dumps([list(rows.items()), peak_kib // 1024]))
 
 
 def read_in_a_process(work: WorkOrder) -> tuple[dict[int, int], int]:
-    """Read in a process that does nothing else; return rows by the size of their value, and peak memory in
-    MiB.
-    """
+    """Read in a process that does nothing else; return rows by size of their value, and peak MiB."""
     import pickle
 
     run = subprocess.run(
@@ -100,9 +98,7 @@ def read_in_a_process(work: WorkOrder) -> tuple[dict[int, int], int]:
 
 @pytest.fixture(scope="module")
 def all_sizes(kafka: Any) -> str:
-    """Return a topic with one message of each of `SIZES`, in that order: the giant one is between smaller
-    ones.
-    """
+    """Return a topic with one message of each of `SIZES`, in that order: the giant between smaller ones."""
     name = f"all-sizes-{secrets.token_hex(4)}"
     settings = settings_of(kafka.bootstrap)
     topic_admin.create_topic(settings, name, configs={"max.message.bytes": str(100 * MIB)})

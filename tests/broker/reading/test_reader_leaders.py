@@ -26,8 +26,7 @@ def leader_of(cluster: Any, topic: str) -> Any:
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_a_read_goes_on_when_the_leader_is_gone(kafka3: Any, topic: Any, end: str) -> None:
-    """T18: the leader is shut down cleanly or killed between two fetches; every row arrives once, in order.
-    """
+    """T18: it is shut down cleanly or killed between two fetches; every row arrives once, in order."""
     name = topic(on=kafka3, factor=3)
     produce(kafka3.bootstrap, name, (os.urandom(1000) for _ in range(RECORDS)), acks="all")
     settings = settings_of(
@@ -64,9 +63,7 @@ def asked_ports(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_a_follower_in_the_same_rack_is_read_and_its_loss_leads_back_to_the_leader(
     kafka3: Any, topic: Any, asked_ports: list[int]
 ) -> None:
-    """T16: the leader is read by default, a follower only with `client.rack`; rows stay complete when it is
-    killed.
-    """
+    """T16: the leader by default, a follower only by `client.rack`; rows stay complete when it is killed."""
     name = topic(on=kafka3, factor=3)
     produce(kafka3.bootstrap, name, (os.urandom(1000) for _ in range(RECORDS)), acks="all")
     leader = leader_of(kafka3, name)

@@ -127,9 +127,7 @@ def test_a_repeated_task_gets_a_connection_nobody_used(
 
 
 def test_a_reader_that_is_left_early_leaves_nothing_behind(filled: str, proxy: FaultProxy) -> None:
-    """F40: no thread and no lent connection remain, and a connection with an answer in flight is closed, not
-    kept.
-    """
+    """F40: no thread and no lent connection remain; one with an answer in flight is closed, not kept."""
     settings = settings_of(proxy.bootstrap, max_partition_fetch_bytes=2000)
     threads = threading.active_count()
     batches = KafkaReader().read(order(settings, filled, 0, 100))

@@ -81,8 +81,7 @@ def test_a_partition_that_is_there_twice_gives_both_ranges(kafka: Any, topic: An
 
 
 def test_what_the_one_answer_has_no_room_for_is_asked_for_again(kafka: Any, forty: str) -> None:
-    """With a limit of one byte a broker returns one batch of the first partition and nothing of the others.
-    """
+    """With a limit of one byte a broker returns one batch of the first partition and nothing else."""
     client = settings_of(kafka.bootstrap, max_partition_fetch_bytes=1, fetch_max_bytes=1)
     reader = KafkaReader()
     found = [

@@ -29,9 +29,7 @@ Change = Callable[[int, FetchAnswer], FetchAnswer]
 
 @pytest.fixture
 def change_answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[Change], list[int]]:
-    """Return a function that passes every fetch answer through a given function of (its number from 0, the
-    answer).
-    """
+    """Return a function that passes every fetch answer through a function of (its number, the answer)."""
 
     def install(change: Change) -> list[int]:
         real, numbers = partition_fetcher.read_answer, []
@@ -95,9 +93,7 @@ def test_after_a_truncation_reading_goes_on_at_its_place(
 def test_a_broker_that_refuses_what_the_log_holds_is_not_asked_for_ever(
     six: WorkOrder, change_answers: Callable[[Change], list[int]]
 ) -> None:
-    """The range is out of range in one answer and in range in another: the reader waits up to the limit, then
-    fails.
-    """
+    """Out of range in one answer, in range in another: the reader waits up to the limit, then fails."""
     numbers = change_answers(lambda number, answer: replace(answer, error_code=1, begin=0, end=0))
     began = time.monotonic()
     with pytest.raises(BrokerError, match="FETCH_TIMEOUT"):

@@ -94,9 +94,7 @@ def produce(kafka: LocalKafka, topic: str, value: bytes) -> None:
 
 
 def refusal_of(settings: ClientSettings) -> PenstockError:
-    """Return the error with which the broker (or our code) refuses these settings. It must not use up the
-    time limit.
-    """
+    """Return the error that refuses these settings, well within the time limit."""
     begun = time.monotonic()
     with pytest.raises(PenstockError) as caught:
         KafkaLogView(settings).topics()
@@ -328,9 +326,7 @@ def bob(kafka: LocalKafka) -> ClientSettings:
 
 
 def wait_for_refusal(call: Any) -> PenstockError:
-    """Call until it is refused and return the error: new rules take a moment to reach the broker that
-    enforces them.
-    """
+    """Call until it is refused and return the error: new rules take a moment to reach the broker."""
     deadline = time.monotonic() + 20
     while True:
         try:

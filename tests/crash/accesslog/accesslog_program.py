@@ -33,8 +33,7 @@ from tests.support.accesslog.accesslog_traffic import make_settings
 
 @dataclass(frozen=True)
 class LogOrder(Order):
-    """A pipeline from a topic into a database that runs until nothing is left, with `size` lines per batch.
-    """
+    """A pipeline from a topic into a database, run until nothing is left, with `size` lines per batch."""
 
     bootstrap: str
     topic: str

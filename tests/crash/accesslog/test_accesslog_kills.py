@@ -1,6 +1,4 @@
-"""The access-log pipeline is killed at steps of its batches and leaves the same tables as one that was not
-killed.
-"""
+"""The access-log pipeline, killed at steps of its batches, leaves the same tables as one never killed."""
 
 from __future__ import annotations
 

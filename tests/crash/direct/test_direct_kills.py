@@ -1,6 +1,4 @@
-"""A direct stream killed at each moment of a batch, in each mode, and how often each record is there
-afterwards.
-"""
+"""A direct stream killed at each moment of a batch, in each mode: how often each record is there then."""
 
 from __future__ import annotations
 
@@ -37,9 +35,7 @@ def read_rows(order: DirectOrder) -> Counter[tuple[int, int, str]]:
 def test_a_killed_batch_is_there_as_often_as_its_mode_says(
     kafka: Any, topic: Any, tmp_path: Path, delivery: Any, step: str, times: int
 ) -> None:
-    """G16, G3, G4, G17, C1, C15, D30, T31: SIGKILL at each step, then a restart; records of other batches are
-    there once.
-    """
+    """G16, G3, G4, G17, C1, C15, D30, T31: SIGKILL at each step, then a restart; other batches once."""
     name = topic(1)
     produce(kafka.bootstrap, name, [f"v{number}" for number in range(RECORDS)])
     (tmp_path / "gates").mkdir()

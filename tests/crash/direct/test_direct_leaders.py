@@ -14,9 +14,7 @@ from tests.support.kafka.topic_filling import produce
 def test_a_batch_is_finished_though_its_leader_is_killed(
     spark: SparkSession, kafka3: Any, topic: Any
 ) -> None:
-    """D50, D49, G11: ranges decided under one leader are read from the next one; nothing is lost or
-    duplicated.
-    """
+    """D50, D49, G11: ranges decided under one leader are read from the next; nothing is lost or doubled."""
     name = topic(3, on=kafka3, factor=3, min_insync_replicas=2)
     for partition in range(3):
         values = [f"{partition}-{number}" for number in range(50)]

@@ -57,9 +57,7 @@ if then:
 def test_the_running_batch_is_finished_and_a_restart_repeats_nothing(
     kafka: Any, topic: Any, tmp_path: Path
 ) -> None:
-    """D30, I3, T32, H7: the output is there, offsets are stored, the exit code is 0, and a restart repeats no
-    row.
-    """
+    """D30, I3, T32, H7: output there, offsets stored, exit code 0; the restart repeats no row."""
     name = topic(1)
     produce(kafka.bootstrap, name, [f"v{number}" for number in range(100)])
     command = [sys.executable, "-c", PROGRAM, kafka.bootstrap, name, str(tmp_path)]

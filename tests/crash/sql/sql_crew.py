@@ -117,9 +117,7 @@ class Driver:
         assert self.process.wait(30) == -signal.SIGKILL
 
     def freeze(self) -> None:
-        """Stop all its processes where they are; the executors of a cluster are not among them and keep
-        running.
-        """
+        """Stop all its processes where they are; a cluster's executors are not its own and keep running."""
         for pid in self.list_processes():
             os.kill(pid, signal.SIGSTOP)
 

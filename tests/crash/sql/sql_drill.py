@@ -1,5 +1,4 @@
-"""One round of faults on Spark: a whole topic is written to a table while everything around it breaks in
-turn.
+"""One round of faults on Spark: a whole topic is written to a table while everything around it breaks.
 
 Each fault has a gate: the driver (or one of its tasks) comes to a step and stops there while the fault
 happens. The next gate is armed before the process may continue, so nothing unplanned happens between two
@@ -197,9 +196,7 @@ class SqlDrill:
     # --- faults -----------------------------------------------------------------------------------------
 
     def _strike(self, fault: Fault) -> None:
-        """Make the fault happen while a process stands at the gate. Afterwards `_go` continues, with the
-        right driver.
-        """
+        """Make the fault happen while a process stands at the gate. Afterwards `_go` continues the round."""
         driver, place = self._driver, self.place
         entry = {
             "fault": fault.name,

@@ -55,8 +55,7 @@ ROWS = pa.schema([("partition_id", pa.int32()), ("number", pa.int64()), ("payloa
 
 @dataclass(frozen=True)
 class Plan:
-    """What a life is to do: offsets per partition (there are two), batch size, transport, and a signal at a
-    step.
+    """What a life is to do: offsets of two partitions, batch size, transport, and a signal at a step.
 
     `source` says whose topic `t` the rows are read from.
     """

@@ -46,8 +46,7 @@ SCHEMA = "partition_id int, number bigint, payload string"
 
 @dataclass(frozen=True)
 class SqlOrder(Order):
-    """A stream from a topic into the table `numbers`, until nothing is left, with `size` records per batch.
-    """
+    """A stream from a topic into the table `numbers`, until nothing is left; `size` records per batch."""
 
     bootstrap: str
     topic: str

@@ -80,9 +80,7 @@ def make_seen(pair: Pair) -> SqlSink:
 def test_a_direct_stream_goes_on_at_the_promoted_standby_or_says_what_it_lacks(
     spark: SparkSession, kafka: Any, source: str, pair: Pair, is_whole: bool
 ) -> None:
-    """What the standby has is neither lost nor doubled; if something is missing, the stream ends and names
-    it.
-    """
+    """What it has is neither lost nor doubled; if something is missing, the stream ends and names it."""
     pass_batch = make_hook(pair, is_whole)
 
     def work(batch: Batch) -> DataFrame:

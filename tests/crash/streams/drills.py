@@ -277,8 +277,7 @@ class Drill:
     # --- the rows ---------------------------------------------------------------------------------------
 
     def list_files(self) -> list[Path]:
-        """Return the files whose rows count: those that Spark's sink names in its log, or all of the batches.
-        """
+        """Return the files whose rows count: those in the log of Spark's sink, or all of the batches."""
         if self.order.sink == "batches":
             done = range(self.newest("commits") + 1)
             return [path for each in done for path in (self.order.rows / f"batch-{each}").glob("*.parquet")]

@@ -90,8 +90,7 @@ def recreate_with_more_rows(bootstrap: str, topic: str, old: int, new: int) -> N
 
 
 class TornLog:
-    """One partition on two of three brokers, whose follower will become the leader without having everything.
-    """
+    """One partition on two of three brokers, whose follower will become the leader with records missing."""
 
     def __init__(self, cluster: Any, topic: str) -> None:
         self.cluster, self.topic = cluster, topic

@@ -259,9 +259,7 @@ class Turmoil(History):
     """Topics are created, deleted and recreated and lose records while the query runs slow batches."""
 
     def run_for(self, seconds: float) -> int:
-        """Run for this long, or a little longer; return how many changes were made. Raise the query's error,
-        if it failed.
-        """
+        """Run for at least this long; return how many changes were made, or raise the query's error."""
         self.start()
         assert self._query is not None
         changes: list[Callable[[], None]] = [self.create, self.delete, self.recreate, self.delete_records]

@@ -51,9 +51,7 @@ def test_a_task_killed_while_it_reads_is_run_again_and_every_row_is_read_once(
 def test_a_driver_killed_at_any_step_goes_on_with_its_checkpoint_and_every_row_is_read_once(
     kafka: Any, topic: Any, tmp_path: Path
 ) -> None:
-    """F48, G16: also between the two logs, and when the rows are written but the batch is not yet noted as
-    done.
-    """
+    """F48, G16: also between the two logs, and when rows are written but the batch is not noted as done."""
     dice = random.Random(SEED)
     with drill(tmp_path / "drill", kafka.bootstrap, topic(PARTITIONS), SEED, sink="batches") as each:
         for step in (*PLANNER_STEPS, "read", "sink"):

@@ -1,6 +1,4 @@
-"""A stream on three brokers whose leaders move, one being killed; a longer run is
-tests/proof/stream_leaders.py.
-"""
+"""A stream on three brokers whose leaders move, one killed; longer in tests/proof/stream_leaders.py."""
 
 from __future__ import annotations
 

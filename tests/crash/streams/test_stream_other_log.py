@@ -37,9 +37,7 @@ def hold(spark: SparkSession, tmp_path: Path) -> Iterator[Hold]:
 def test_a_topic_made_anew_with_a_higher_end_is_noticed_by_a_running_stream(
     kafka: Any, topic: Any, hold: Hold
 ) -> None:
-    """T11, B052: loss checking makes it an error that names the cause; without it, the new topic is read from
-    its start.
-    """
+    """T11, B052: with loss checking an error names it; without, the new topic is read from its start."""
     name = topic()
     produce(kafka.bootstrap, name, [f"old-{number}" for number in range(20)])
     strict, lenient = hold(kafka, name, fail=True), hold(kafka, name, fail=False)
@@ -55,8 +53,7 @@ def test_a_topic_made_anew_with_a_higher_end_is_noticed_by_a_running_stream(
 def test_a_log_cut_off_by_an_unclean_election_is_noticed_by_a_running_stream(
     kafka3: Any, topic: Any, hold: Hold
 ) -> None:
-    """T12: loss checking makes it an error that names the cause; without it, the log is read on from the cut.
-    """
+    """T12: with loss checking an error names the cause; without, the log is read on from the cut."""
     config = {"min_insync_replicas": 1, "unclean_leader_election_enable": "true"}
     name = topic(on=kafka3, factor=2, **config)
     produce(kafka3.bootstrap, name, [f"kept-{number}" for number in range(10)], acks="all")

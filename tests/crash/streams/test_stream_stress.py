@@ -18,9 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 def test_a_random_history_is_read_exactly(
     spark: SparkSession, kafka: Any, tmp_path: Path, seed: int, lossy: bool
 ) -> None:
-    """B059, B055: data, partitions and topics are added, the query stops and starts; with loss, topics are
-    deleted too.
-    """
+    """B059, B055: data, partitions and topics come, the query stops and starts; with loss, topics go too."""
     prefix = f"history{secrets.token_hex(3)}"
     history = History(spark, kafka.bootstrap, tmp_path / "checkpoint", prefix, seed, lossy)
     history.run(30)
@@ -32,9 +30,7 @@ def test_a_random_history_is_read_exactly(
 def test_twenty_seconds_of_turmoil_never_fail_a_query_that_may_lose(
     spark: SparkSession, kafka: Any, tmp_path: Path
 ) -> None:
-    """B058: topics are created, deleted and recreated, records are deleted, and batches are slow; loss
-    checking is off.
-    """
+    """B058: topics are created, deleted and recreated, records deleted, batches slow; no loss checking."""
     prefix = f"turmoil{secrets.token_hex(3)}"
     turmoil = Turmoil(spark, kafka.bootstrap, tmp_path / "checkpoint", prefix, 3, lossy=True, slowness=0.8)
     changes = turmoil.run_for(20)

@@ -30,9 +30,7 @@ SEED = 20261116
 def test_a_driver_that_comes_back_after_it_was_replaced_adds_nothing_and_takes_nothing(
     kafka: Any, topic: Any, tmp_path: Path, step: str, refusal: str
 ) -> None:
-    """It is stopped with an end planned or a batch begun, the other driver goes past it, and then it wakes
-    up.
-    """
+    """Stopped with an end planned or a batch begun, it wakes up after the other driver has gone past it."""
     with drill(tmp_path / "drill", kafka.bootstrap, topic(PARTITIONS), SEED, restarts=False) as each:
         arm(each.gates, Gate("sleep", step, "after", call=2))
         each.start()

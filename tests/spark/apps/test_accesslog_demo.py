@@ -73,9 +73,7 @@ def read_until(terminal: int, wanted: bytes, read: bytes = b"") -> bytes:
 @pytest.mark.spark
 @pytest.mark.kafka
 def test_ctrl_c_at_a_terminal_ends_the_demo_with_its_truth_and_a_report(tmp_path: Path) -> None:
-    """Pressed as soon as numbers are shown, when the simulator and the shippers may not all have handlers
-    yet.
-    """
+    """Pressed as soon as numbers are shown, when the simulator and the shippers may have no handlers yet."""
     out = tmp_path / "demo"
     command = [sys.executable, "-m", "penstock.cli", "accesslog", "demo", "--rate=200", f"--out={out}"]
     child, terminal = pty.fork()
@@ -159,9 +157,7 @@ def list_processes(mark: str) -> dict[int, str]:
 def test_a_signal_while_the_demo_starts_leaves_no_process_and_no_folder(
     tmp_path: Path, moment: str, number: signal.Signals
 ) -> None:
-    """The signal comes as soon as Kafka's folder exists, as soon as Spark is started, as soon as the servers
-    are.
-    """
+    """It comes as soon as Kafka's folder exists, as soon as Spark is started, as soon as the servers are."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     command = ["accesslog", "demo", "--seconds=60", "--rate=100", "--servers=1", f"--out={tmp_path / 'demo'}"]

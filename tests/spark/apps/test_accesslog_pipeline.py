@@ -131,9 +131,7 @@ def test_each_line_is_parsed_or_a_dead_letter_and_the_audit_finds_them(
 def test_lines_that_are_in_no_second_are_told(
     spark: SparkSession, kafka: Any, topic: Any, tmp_path: Path
 ) -> None:
-    """The requests in all seconds plus the lines that were too late for theirs are the lines that were
-    parsed.
-    """
+    """The requests in all seconds plus the lines too late for theirs are the lines that were parsed."""
     name, database = topic(1), tmp_path / "results.db"
     lines = [("web-1", write_line(Request(second, "192.0.2.1"))) for second in (0, 3600, 3601, 1)]
     send_traffic(kafka.bootstrap, name, {0: lines})
@@ -333,9 +331,7 @@ def test_a_database_holds_one_pipeline(spark: SparkSession, kafka: Any, topic: A
 def test_a_restart_between_any_two_batches_changes_nothing(
     spark: SparkSession, kafka: Any, topic: Any, tmp_path: Path
 ) -> None:
-    """Lines that arrive in several portions while it runs give the same result as if all had been there from
-    the start.
-    """
+    """Lines that arrive in portions while it runs give the same result as if all had been there before."""
     traffic = make_traffic(3, benign=600)
     name, database = topic(len(traffic)), tmp_path / "results.db"
     settings = make_settings(kafka.bootstrap, name, str(database), tmp_path, idle_after=None)
@@ -386,9 +382,7 @@ def test_the_first_lines_of_an_empty_topic_are_looked_at_before_anything_is_deci
 def test_the_live_line_says_what_the_lists_hold_also_after_a_restart(
     spark: SparkSession, kafka: Any, topic: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Lines come in one batch and their decisions in a later one. Then nothing comes, and the run is
-    restarted.
-    """
+    """Lines come in one batch and decisions in a later one. Then nothing comes, and the run restarts."""
     name, database, seconds = topic(1), tmp_path / "results.db", 0.0
     lines = [write_now(f"203.{n}.113.7") for n in range(6)] + [write_now("10.0.0.5")]
     send_traffic(kafka.bootstrap, name, {0: [("web-1", line) for line in lines]})
@@ -416,8 +410,7 @@ def test_the_live_line_says_what_the_lists_hold_also_after_a_restart(
 def test_brokers_that_are_away_when_the_lag_is_asked_for_end_nothing(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lag is only displayed: the next batch waits the outage out, or gives up after its own time limit.
-    """
+    """The lag is only displayed: the next batch waits the outage out, or gives up after its own limit."""
     monkeypatch.setattr(pipeline_module, "_LAG_TIMEOUT_MS", 300)
     monkeypatch.setattr(DirectStream, "planned", StreamPosition({TopicPartition("log", 0): 5}))
     create_tables(str(tmp_path / "results.db"))

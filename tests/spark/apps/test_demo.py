@@ -1,5 +1,4 @@
-"""The demonstration that `make run` starts: it counts, compares, ends on its own and leaves nothing running.
-"""
+"""The demonstration that `make run` starts: it counts, compares, ends itself and leaves nothing running."""
 
 from __future__ import annotations
 

@@ -60,9 +60,7 @@ def test_a_row_has_the_columns_and_types_of_a_kafka_row(load: Load, kafka: Any, 
 
 
 def test_headers_keep_their_order_and_their_repeated_keys(load: Load, kafka: Any, topic: Any) -> None:
-    """B050, T25: no headers is null, several keep their order, a repeated key stays repeated; null and empty
-    differ.
-    """
+    """B050, T25: none is null, several keep their order, a repeated key stays; null and empty differ."""
     name = topic()
     produce(kafka.bootstrap, name, ["none"])
     produce(

@@ -102,9 +102,7 @@ def test_an_end_beyond_the_log_fails_before_anything_is_read_and_names_the_end(
 
 
 def test_a_task_whose_range_goes_beyond_the_log_fails_and_never_reads_short(kafka: Any, topic: Any) -> None:
-    """T17, F21: the log was cut back after planning; the wait is the option's, and its end is not an end of
-    data.
-    """
+    """T17, F21: the log was cut back after planning; the option limits the wait, whose end is an error."""
     name = topic()
     produce(kafka.bootstrap, name, ["a", "b", "c"])
     order = WorkOrder(

@@ -30,8 +30,7 @@ def proxy(proxied_kafka: tuple[Any, FaultProxy]) -> Iterator[FaultProxy]:
 
 @pytest.fixture
 def big(proxied_kafka: tuple[Any, FaultProxy], topic: Any) -> str:
-    """Return a topic with 5000 records of 4 kB: 20 MB, more than the sockets from broker to JVM can buffer.
-    """
+    """Return a topic of 5000 records of 4 kB: 20 MB, more than the sockets up to the JVM can buffer."""
     name: str = topic(on=proxied_kafka[0])
     produce(proxied_kafka[1].bootstrap, name, (os.urandom(4096) for _ in range(5000)))
     return name

@@ -1,6 +1,4 @@
-"""Our JSON columns compared with Spark's `from_json`: equal rows, including bad fields, and equal Arrow
-types.
-"""
+"""Our JSON columns compared with Spark's `from_json`: equal rows, even bad ones, and equal Arrow types."""
 
 from __future__ import annotations
 
@@ -61,8 +59,7 @@ def test_good_documents_read_as_from_json_reads_them(spark: SparkSession) -> Non
 
 
 def test_random_documents_read_as_from_json_reads_them(spark: SparkSession) -> None:
-    """Bad fields null the same values as in Spark, and our reason is set for exactly the rows that Spark
-    calls bad.
+    """Bad fields null the same values as in Spark, and exactly the rows that Spark calls bad have a reason.
 
     PENSTOCK_SEED=1,2,3 reads the documents of these seeds instead.
     """
@@ -116,9 +113,7 @@ Shown = tuple[str | None, bool]
 def read_both(
     spark: SparkSession, groups: list[tuple[str, list[bytes]]]
 ) -> list[tuple[list[Shown], list[Shown]]]:
-    """Return our and Spark's results for each schema and its documents, in one job: values as text, and
-    whether bad.
-    """
+    """Return our and Spark's results for each schema, in one job: values as text, and whether bad."""
     frames = []
     for place, (schema, documents) in enumerate(groups):
         decoder = JsonDecoder(schema)

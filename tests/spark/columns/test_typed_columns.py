@@ -1,5 +1,4 @@
-"""Values as typed columns, decoded in the worker that fetches: good values, bad ones, and where bad ones go.
-"""
+"""Values as typed columns, decoded in the worker that fetches: good ones, bad ones, and where those go."""
 
 from __future__ import annotations
 
@@ -141,8 +140,7 @@ def test_a_dead_letter_topic_that_is_not_there_fails_at_the_start(load: Load, ka
 def test_bad_records_go_to_the_dead_letter_topic_with_where_they_came_from(
     spark: SparkSession, kafka: Any, topic: MakeTopic, tmp_path: Path
 ) -> None:
-    """In a stream, a letter has the original bytes, a key of topic, partition and offset, provenance and
-    original headers.
+    """In a stream: original bytes, a key of topic, partition and offset, provenance, original headers.
 
     A record with one bad field becomes a letter and also a row with its other fields.
     """

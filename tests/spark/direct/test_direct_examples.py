@@ -31,9 +31,7 @@ def load(name: str) -> ModuleType:
 
 @pytest.fixture
 def items(kafka: Any, topic: Any) -> str:
-    """Return a topic with a greeting without a key in each partition, then three rounds of actions for three
-    items.
-    """
+    """Return a topic with a greeting without a key in each partition, then three rounds for three items."""
     name: str = topic(3)
     for partition in range(3):
         produce(kafka.bootstrap, name, [f"hello{partition}"], partition=partition)
@@ -58,8 +56,7 @@ def split_batches(output: str) -> list[tuple[int, list[str]]]:
 def test_the_cold_start_takes_everything_and_the_next_batch_is_empty(
     kafka: Any, items: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """D3, D23, D24, H8, I13, I14: ten rows and three dots, then, one interval later, a header without rows.
-    """
+    """D3, D23, D24, H8, I13, I14: ten rows and three dots; an interval later, a header without rows."""
     load("direct_stream").main(
         ["--bootstrap-server", kafka.bootstrap, "--topic", items, "--interval", "100ms", "--batches", "2"]
     )
@@ -98,9 +95,7 @@ def test_one_record_of_each_partition_a_batch(
 def test_what_each_way_to_commit_really_does(
     kafka: Any, items: str, capsys: pytest.CaptureFixture[str], variant: str
 ) -> None:
-    """D33, D34, D35, D36, D37, B216, B229, C3, T32: programs 1 and 3 commit, and flush at the stop; program 2
-    raises.
-    """
+    """D33, D34, D35, D36, D37, B216, B229, C3, T32: 1 and 3 commit and flush at the stop; 2 raises."""
     group = f"t6-{items}"
     load("direct_commits").main(
         [variant, "--bootstrap-server", kafka.bootstrap, "--topic", items, "--group", group]

@@ -108,9 +108,7 @@ def make_stream(spark: SparkSession) -> Callable[..., DirectStream]:
 def test_the_offsets_of_a_done_batch_are_stored_however_busy_the_store_is_after_a_stop(
     make_stream: Callable[..., DirectStream], choice: dict[str, Any]
 ) -> None:
-    """SIGTERM during a rolling restart of the brokers: if the offsets were given up, the rows would come
-    again.
-    """
+    """SIGTERM during a rolling restart of the brokers: without the offsets, the rows would come again."""
     store = BusyStore()
     stream = make_stream(offsets=store, **choice)
 

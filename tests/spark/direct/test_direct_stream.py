@@ -278,9 +278,7 @@ def test_a_function_per_record_makes_rows_for_small_jobs(
 def test_a_range_read_is_exact_whatever_is_asked_of_it(
     spark: SparkSession, kafka: Any, topic: MakeTopic, settings: dict[str, object]
 ) -> None:
-    """B231, B233, B234: count, emptiness and take agree, in any order; records that arrive later never
-    appear.
-    """
+    """B231, B233, B234: count, emptiness and take agree, in any order; later records never appear."""
     name = topic(2)
     rows = fill(kafka, name, 6, 4)
     ranges = [OffsetRange(name, 1, 1, 3), OffsetRange(name, 0, 2, 5), OffsetRange(name, 0, 0, 0)]
@@ -485,8 +483,7 @@ def test_an_error_of_ours_from_a_task_says_whether_the_batch_is_tried_again(
     tmp_path: Path,
     is_written: bool,
 ) -> None:
-    """Spark passes on only a traceback; a permanent error ends the stream, a temporary one repeats the batch.
-    """
+    """Spark passes on only a traceback; a permanent error ends the stream, a temporary one the attempt."""
     name = topic(1)
     transaction = open_transaction(kafka.bootstrap)
     send(transaction, name, ["a"])

@@ -97,8 +97,7 @@ def test_a_batch_that_spark_repeats_is_written_once(
 def test_another_checkpoint_is_refused_and_so_is_an_old_one(
     run: Run, database: OwnDatabase, kafka: Any, topic: Any, tmp_path: Path
 ) -> None:
-    """C27: a query that begins elsewhere than where the results end is not run, whatever its checkpoint says.
-    """
+    """C27: a query that does not begin where the results end is not run, whatever its checkpoint says."""
     name = topic()
     produce(kafka.bootstrap, name, ["a", "b"])
     run(name)

@@ -81,8 +81,7 @@ def test_the_stored_text_is_the_golden_one_and_is_read_again(
 def test_a_checkpoint_of_sparks_own_connector_is_gone_on_with(
     flow: Flow, make_flow: MakeFlow, kafka: Any, topic: Any
 ) -> None:
-    """B030: its text consists of offsets alone; this works even when the last planned batch was not finished.
-    """
+    """B030: its text is offsets alone; this works even if the last planned batch was not finished."""
     name = topic(2)
     produce(kafka.bootstrap, name, ["0", "1", "2", "3"])
     produce(kafka.bootstrap, name, ["x", "y"], partition=1)
@@ -201,8 +200,7 @@ def test_a_repeated_batch_keeps_its_range_under_other_limits(flow: Flow, kafka: 
 def test_a_repeated_batch_whose_rows_have_aged_out_is_an_error_that_names_them(
     flow: Flow, make_flow: MakeFlow, kafka: Any, topic: Any
 ) -> None:
-    """G12: it never returns other rows silently; without loss checking it returns those that are left, once.
-    """
+    """G12: it never returns other rows silently; without loss checking, those that are left come once."""
     name = topic()
     produce(kafka.bootstrap, name, ["a", "b", "c"])
     flow.start(name, during=fail_in(0), startingOffsets="earliest").failure()

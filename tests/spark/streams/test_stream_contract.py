@@ -24,9 +24,7 @@ def test_two_rows_a_batch_are_exact_over_many_batches(flow: Flow, kafka: Any, to
 
 
 def test_five_restarts_with_lost_commits_repeat_the_same_rows(flow: Flow, kafka: Any, topic: Any) -> None:
-    """B304: every second time the last commit is missing, and more rows have arrived before the batch is
-    repeated.
-    """
+    """B304: every second time the last commit is missing, and more rows have come before the repeat."""
     name, commits = topic(2), flow.checkpoint / "commits"
     repeated = []
     for life in range(6):

@@ -1,5 +1,4 @@
-"""What a stream does when its log has changed: recreated, aged out, or deleted, even in the middle of a
-batch.
+"""What a stream does when its log has changed: recreated, aged out, or deleted, even during a batch.
 
 Each case runs on the checkpoint of a query that had read everything. With loss checking the query must fail
 and name the exact range. Without it every row that is there must come once, and the loss must be counted.

@@ -26,9 +26,7 @@ def told(progress: dict[str, Any]) -> dict[str, Any]:
 
 
 def fetch_committed(bootstrap: str, group: str, topic: str, partitions: int) -> list[int]:
-    """Return the group's commits according to librdkafka: negative where there is none; [] while it cannot be
-    asked.
-    """
+    """Return the group's commits by librdkafka: negative where there is none; [] while it cannot be asked."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
     try:
         found = consumer.committed([At(topic, partition) for partition in range(partitions)], timeout=30)
@@ -59,9 +57,7 @@ def member_of(bootstrap: str, group: str, topic: str) -> Iterator[None]:
 def test_a_program_that_watches_the_lag_lives_through_a_batch_that_is_repeated(
     flow: Flow, kafka: Any, topic: Any
 ) -> None:
-    """Spark asks no source about a batch that it repeats after a restart, so its progress has no source
-    report.
-    """
+    """Spark asks no source about a batch that it repeats after a restart, so the source report is missing."""
     name = topic()
     produce(kafka.bootstrap, name, ["a", "b"])
 

@@ -26,8 +26,7 @@ def select(how: str, topic: str, partitions: int) -> dict[str, str]:
 
 
 def grow(flow: Flow, kafka: Any, name: str, how: str) -> None:
-    """Add a partition while the query runs: it is read from its first offset, unless partitions are assigned.
-    """
+    """Add a partition while the query runs; it is read from its first offset, unless assigned."""
     add_partitions(kafka.bootstrap, name, 4)
     produce(kafka.bootstrap, name, ["first", "second"], partition=3)
     grown = expect(name, 3, ["first", "second"])
@@ -148,9 +147,7 @@ def test_a_topic_in_the_offsets_is_meant_in_its_own_letter_case(flow: Flow, kafk
 def test_a_query_whose_pattern_matches_nothing_yet_waits_through_restarts(
     flow: Flow, kafka: Any, topic: Any
 ) -> None:
-    """B011, F23: with the default start; a topic that appears while the query is stopped is read from its
-    first offset.
-    """
+    """B011, F23: with the default start; what appears while it is stopped is read from its first offset."""
     prefix = f"later-{secrets.token_hex(4)}"
     chosen = {"subscribePattern": f"{prefix}.*"}
 

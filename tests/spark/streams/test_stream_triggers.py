@@ -46,9 +46,7 @@ def test_available_now_reads_what_was_there_in_capped_batches_and_ends(
 def test_available_now_names_both_sets_when_a_planned_partition_disappears(
     flow: Flow, kafka: Any, topic: Any
 ) -> None:
-    """B034, T47: it disappears between two batches, whatever the loss option says; the next run reads what is
-    there.
-    """
+    """B034, T47: it vanishes between two batches, whatever the loss option; the next run reads the rest."""
     stays, goes = topic(name="stays"), topic(name="goes")
     for name in (stays, goes):
         produce(kafka.bootstrap, name, ["a", "b", "c", "d"])

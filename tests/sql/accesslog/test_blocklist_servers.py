@@ -1,6 +1,4 @@
-"""The blocklist in every kind of database: the same list and the same cursors, even when many processes
-update it.
-"""
+"""The blocklist in every kind of database: same list, same cursors, even when many processes update it."""
 
 from __future__ import annotations
 

@@ -388,9 +388,7 @@ def test_a_wrong_statement_is_told_once_as_ours(own_database: OwnDatabase) -> No
 def test_a_loss_waits_for_a_ledger_that_was_reached_before_and_is_away(
     server_database: OwnDatabase, is_driver: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The query opened the ledger when it started; a restart or fail-over of the database must not end the
-    query.
-    """
+    """The query opened it when it started; a restart or fail-over of the database must not end the query."""
     with FaultProxy() as proxy:
         place = parse_place(lead_through(proxy, server_database.url))
         check_ledger(place)

@@ -100,9 +100,7 @@ def test_a_broker_that_is_silent_is_waited_for_as_long_as_the_settings_say(
 def test_a_place_that_cannot_be_asked_and_a_stream_that_is_not_there_have_exit_codes_of_their_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No broker is asked, because the position comes first. A problem with the question itself is exit code
-    2.
-    """
+    """No broker is asked, because the position comes first. A wrong question has exit code 2."""
     nobody = f"127.0.0.1:{find_free_ports(1)[0]}"
     (tmp_path / "damaged.db").write_text("no database " * 100)
     open_offset_store(f"{tmp_path}/offsets").save("s", StreamPosition({TopicPartition("t", 0): 1}))
@@ -441,9 +439,7 @@ def test_a_metadata_lock_is_called_one_and_its_victim_is_not_named_as_the_cause(
     capsys: pytest.CaptureFixture[str],
     is_altered: bool,
 ) -> None:
-    """MariaDB does not list such a lock on its own; all that it shows is the stream's own session, which
-    waits.
-    """
+    """MariaDB does not list such a lock; all that it shows is the stream's own session, which waits."""
     source = topic(1)
     produce(kafka.bootstrap, source, ["a"] * 5)
     sink = make_sink(mariadb_database.url)

@@ -1,5 +1,4 @@
-"""What a sink's ledger reports as moves: a person's move is one by hand, a program's own at its start is not.
-"""
+"""What a sink's ledger reports as moves by hand: a person's moves, but not a program's own at its start."""
 
 from __future__ import annotations
 

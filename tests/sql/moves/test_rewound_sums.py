@@ -1,5 +1,4 @@
-"""A stream with a table of sums is rewound: no total is silently wrong, and the way to correct it is shown.
-"""
+"""A stream with a table of sums is rewound: no total is silently wrong, and the remedy is shown."""
 
 from __future__ import annotations
 

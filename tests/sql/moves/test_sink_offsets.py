@@ -1,6 +1,4 @@
-"""A stream whose offsets are kept with its results is moved by hand: its writer is fenced, its rows are moved
-too.
-"""
+"""A stream whose offsets are kept with its results is moved by hand: its writer is fenced, its rows too."""
 
 from __future__ import annotations
 
@@ -35,9 +33,7 @@ GOLDEN = Path(__file__).parents[2] / "golden"
 def test_a_moved_stream_reads_and_writes_again_from_there(
     own_database: OwnDatabase, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The previous writer is fenced; what is read again belongs to the next generation, and nothing is there
-    twice.
-    """
+    """The previous writer is fenced; what is read again is of the next generation, and nothing is twice."""
     sink = make_sink(own_database.url, provenance=True)
     before, end = at(0, 0), at(5, 4, topic_ids={"t": b"\x01" * 16})
     old = sink.open("s")

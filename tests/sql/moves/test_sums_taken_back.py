@@ -1,6 +1,4 @@
-"""Sums stay true however a stream was rewound: under another spelling, in two steps, or after a change of
-mind.
-"""
+"""Sums stay true however a stream was rewound: under another spelling, in two steps, or reconsidered."""
 
 from __future__ import annotations
 

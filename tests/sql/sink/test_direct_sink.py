@@ -32,8 +32,7 @@ def test_words_and_actions_are_counted_once_over_restarts_and_a_failure(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """C15, C16, D39, G5, G7, H9, C14, B215: aggregates in two tables and the offsets are in one transaction.
-    """
+    """C15, C16, D39, G5, G7, H9, C14, B215: aggregates of two tables and the offsets in one transaction."""
     name = topic(3)
     example = load("direct_totals")
     arguments = [own_database.url, "--bootstrap-server", kafka.bootstrap, "--topic", name, "--until-idle"]
@@ -233,9 +232,7 @@ def test_a_stream_has_one_sink(spark: SparkSession) -> None:
 def test_a_stream_with_a_sink_has_a_name_and_its_function_returns_something(
     spark: SparkSession, kafka: Any, topic: Any, tmp_path: Path
 ) -> None:
-    """Two programs without a name would overwrite each other's position; returning nothing is not an empty
-    result.
-    """
+    """Two programs without a name would overwrite each other's position; None is not an empty result."""
     name = topic(1)
     produce(kafka.bootstrap, name, ["a"])
     database = make_file_database(tmp_path)

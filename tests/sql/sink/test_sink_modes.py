@@ -108,8 +108,7 @@ def test_a_state_table_is_changed_and_rows_of_it_are_removed(own_database: OwnDa
 
 
 def test_an_empty_batch_moves_the_ledger_only(own_database: OwnDatabase) -> None:
-    """A filter may leave nothing, or a batch may have only losses. Then there are no rows, but offsets move.
-    """
+    """A filter may leave nothing, or a batch may be all losses. Then there are no rows, but offsets move."""
     with opened(own_database, Table("visits")) as writer:
         assert writer.write(pages(), at(0, 5), at(4, 5)).rows == 0
         assert writer.write({}, at(4, 5), at(9, 5, starts={ONE: 9})).rows == 0
@@ -144,9 +143,7 @@ def test_two_tables_of_a_sink_are_written_in_one_transaction(own_database: OwnDa
 
 
 def test_a_position_comes_back_as_it_was_written(own_database: OwnDatabase) -> None:
-    """Offsets, topic ids, leader epochs, partitions that are gone, and those that were forgotten all come
-    back.
-    """
+    """Offsets, topic ids, leader epochs, partitions that are gone, and those that were forgotten."""
     two, three = TopicPartition("clicks", 1), TopicPartition("other-ü", 7)
     first = StreamPosition(
         {ONE: 1, two: 2, three: 2**62}, {"clicks": b"\1" * 16, "other-ü": b"\2" * 16}, {ONE: 4, three: 0}

@@ -46,8 +46,7 @@ class Line:
 
 
 def make_lines(requests: Sequence[Line]) -> Lines:
-    """Return the lines as a parser would: texts packed one behind the other; an empty text counts as absent.
-    """
+    """Return the lines as a parser would: texts packed one after the other; an empty one counts as absent."""
     data = bytearray(b"?")  # a start of 0 must not be a special case
     fields = ("client", "target", "agent", "referrer", "vhost")
     starts: dict[str, list[int]] = {name: [] for name in fields}

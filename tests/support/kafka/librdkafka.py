@@ -14,8 +14,7 @@ READ_TIMEOUT_S = 60.0
 
 
 def read_partition(bootstrap: str, topic: str, partition: int = 0, *, committed: bool = False) -> list[Row]:
-    """Return all visible rows from the start of the log to the end that librdkafka reports, read by
-    librdkafka.
+    """Return all visible rows from the log's start to its end, as librdkafka reports and reads them.
 
     The isolation level is set explicitly, because its default differs from Java's; checksums are checked.
     """

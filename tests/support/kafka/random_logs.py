@@ -49,9 +49,7 @@ class RandomLog:
 
 
 def plan_logs(seed: int, count: int) -> list[RandomLog]:
-    """Return plans: codecs take turns, and each feature is in half of the logs (open transactions and trims
-    in fewer).
-    """
+    """Return plans: codecs take turns; each feature is in half of the logs (open, trimmed: in fewer)."""
     logs = []
     for number in range(count):
         rng = random.Random(f"{seed}/{number}")
@@ -139,8 +137,7 @@ class LogMaker:
         self._send(self._producer(log.codec, ""), log, most=30)
 
     def _begin_segment(self, log: RandomLog) -> None:
-        """Write one record that is later than all others: the broker cleans only what is before its last
-        segment.
+        """Write one record later than all others: the broker cleans only what is before its last segment.
 
         A new segment begins by the records' times, or by the broker's clock in a log of append times. Without
         this, a first batch that happens to be the youngest, or a log that is written in no time, would stay

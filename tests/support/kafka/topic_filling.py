@@ -97,8 +97,7 @@ def open_transaction(bootstrap: str, transactional_id: str | None = None) -> Pro
 
 
 def await_markers(bootstrap: str, topic: str, partition: int = 0) -> None:
-    """Wait until all transactions are over in the log: commit and abort return before their marker is there.
-    """
+    """Wait until all transactions are over in the log: commit and abort return before their marker exists."""
     ends = []
     for level in ("read_committed", "read_uncommitted"):
         settings = {"bootstrap.servers": bootstrap, "group.id": "nobody", "isolation.level": level}

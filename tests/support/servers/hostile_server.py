@@ -32,9 +32,7 @@ def _receive_request(peer: socket.socket) -> bytes:
 
 @contextmanager
 def serve(answer: Answer, *, speak_kafka: bool = True) -> Iterator[int]:
-    """Run a server on a free port that negotiates versions like an old broker, then calls `answer`; yield the
-    port.
-    """
+    """Serve on a free port: negotiate versions like an old broker, then call `answer`. Yield the port."""
     listener = socket.create_server(("127.0.0.1", 0))
     peers: list[socket.socket] = []
     threads: list[threading.Thread] = []

@@ -1,5 +1,4 @@
-"""A PostgreSQL primary and its standby, made by streaming replication, to test what a fail-over leaves
-behind.
+"""A PostgreSQL primary and its standby, made by streaming replication, to test what a fail-over leaves.
 
 The embedded program has no pg_basebackup, so the standby begins with a copy of the primary's data folder,
 taken while the primary is down.
@@ -55,9 +54,7 @@ class Standby(LocalPostgres):
 
     @property
     def was_used(self) -> bool:
-        """Return whether Penstock has ever logged in. `logs` keeps only the last lines, and tests log in
-        often.
-        """
+        """Return whether Penstock has logged in; `logs` keeps only the last lines, and tests log in often."""
         return _OUR_LOGIN in (self.folder / "server.log").read_text(errors="replace")
 
     def follow(self, address: str) -> None:

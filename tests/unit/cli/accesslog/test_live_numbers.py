@@ -134,8 +134,7 @@ def settings(tmp_path: Path) -> PipelineSettings:
 def test_the_line_says_how_many_are_in_the_lists_also_when_no_line_comes_any_more(
     settings: PipelineSettings, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Decisions come a batch after their lines, and a run that continues finds the bans of the previous one.
-    """
+    """Decisions come a batch after their lines, and a continued run finds the bans of the previous one."""
     now_us, seconds = NOW_US, 0.0
     pipeline: Any = SimpleNamespace(measure_lag=lambda: 0)
 

@@ -238,8 +238,7 @@ def test_which_way_is_said_once_by_the_verb(penstock: Run, at: str) -> None:
 def test_brokers_that_do_not_answer_leave_the_stored_position_on_the_screen(
     at: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The command takes only seconds and says what is missing; a limit that the user has set is used instead.
-    """
+    """It takes only seconds and says what is missing; a limit that the user has set is used instead."""
     monkeypatch.setattr("penstock.cli.shared.kafka_arguments.LOOK_TIMEOUT_MS", 300)
     nobody = ("--bootstrap-server", f"127.0.0.1:{find_free_ports(1)[0]}")
     assert main(["offsets", "show", "--at", at, "visits", *nobody]) == 1

@@ -53,9 +53,7 @@ def gather(*arguments: str) -> dict[str, str]:
 def test_a_command_without_arguments_prints_all_its_options(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A10: every verb and every option, including those of the verbs; the same for `--help`, which is not an
-    error.
-    """
+    """A10: every verb and every option, including those of the verbs; `--help` is not an error."""
     shared = ["--bootstrap-server", "--command-config", "--set", "--json"]
     assert main([command]) == 2
     complained = capsys.readouterr()

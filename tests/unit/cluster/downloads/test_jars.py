@@ -37,8 +37,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def fake_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Install a `java` whose Ivy writes half a jar, notes that in a file, and then does what the test says.
-    """
+    """Install a `java` whose Ivy writes half a jar, notes that in a file, and then does as the test says."""
     script = tmp_path / "bin" / "java"
     script.parent.mkdir()
     script.write_text(

@@ -113,7 +113,7 @@ def test_the_last_logs_are_shown_when_a_cluster_is_down(
     write_state(state, "mine", 20_001, folder)
     assert main(["cluster", "down", "--name", "mine"]) == 0
     capsys.readouterr()
-    assert main(["cluster", "logs", "--name", "mine", "--lines", "1", "--follow"]) == 0  # and the command ends
+    assert main(["cluster", "logs", "--name", "mine", "--lines", "1", "--follow"]) == 0  # and it ends
     shown = capsys.readouterr()
     assert shown.out == "1| last \\x1b[31m words\n"
     assert shown.err == f"Cluster mine is down. These are its last lines; the logs are in {folder}.\n"

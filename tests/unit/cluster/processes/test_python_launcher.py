@@ -184,8 +184,7 @@ def test_arguments_input_and_exit_code_are_pythons(launcher: str) -> None:
 
 
 def test_the_environment_is_the_callers(launcher: str, tmp_path: Path) -> None:
-    """Debian's `sh` drops names with a dot; plain names in a script would change variables of the same name.
-    """
+    """Debian's `sh` drops names with a dot; plain names in a script change variables of the same name."""
     (tmp_path / "startup").write_text("echo started; export ENTRY=startup")
     given = {
         **dict.fromkeys(("a.b-c", "entry", "rest", "home", "jar", "jars", "info", "version"), "kept"),

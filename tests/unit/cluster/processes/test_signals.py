@@ -46,8 +46,7 @@ finally:
 def test_a_signal_that_another_thread_gets_waits_until_the_folder_has_an_owner(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    """The system delivers a blocked signal to any thread that does not block it, such as a numeric library's.
-    """
+    """The system delivers a blocked signal to any thread without a block, such as a numeric library's."""
     done = subprocess.run(
         [sys.executable, "-c", _MAKE_FOLDER, str(int(number))],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""Entries of Spark's offset log, of this connector and of Spark's own."""
+"""Entries of Spark's offset log, written by this connector and by Spark's own."""
 
 from __future__ import annotations
 

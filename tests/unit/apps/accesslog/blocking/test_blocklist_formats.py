@@ -1,6 +1,4 @@
-"""Each blocklist format, read back by a strict reader of its grammar: it says what it should and nothing
-else.
-"""
+"""Each blocklist format, read back by a strict reader of its grammar: it says nothing but what it should."""
 
 from __future__ import annotations
 

@@ -149,9 +149,7 @@ def test_a_pipeline_that_publishes_nothing_any_more_is_not_healthy(
 
 
 def test_a_last_batch_in_the_future_is_as_old_as_nothing_came_after_it(place: Place, clock: Clock) -> None:
-    """The computer's clock was set back by an hour: a pipeline that has ended must not look healthy for that
-    hour.
-    """
+    """The computer's clock was set back by an hour: an ended pipeline must not look healthy until then."""
     note_batch(place, "accesslog", NOW_US // 1000 + 3_600_000)
     seconds = [0.0]
     lists = _Lists(place, Gate.of(), clock, 180.0, lambda: seconds[0])

@@ -99,8 +99,7 @@ def test_pieces_of_state_are_small_and_bring_everything_back() -> None:
 
 
 def make_golden_state() -> LaneState:
-    """Return state with subjects and counters of every kind, members, a path, evidence, and waiting events.
-    """
+    """Return state with subjects and counters of all kinds, members, a path, evidence, waiting events."""
     runner = Runner(SETTINGS, partitions=2)
     for number, lines in spread(make_history(7, 250), "client", 2).items():
         runner.feed([(number, lines[:90])])

@@ -1,5 +1,4 @@
-"""The lines shown with a decision: the requests for hits, the agents for switches, and only so many of them.
-"""
+"""The lines shown with a decision: requests for hits, agents for switches, and only so many of them."""
 
 from __future__ import annotations
 

@@ -40,8 +40,7 @@ def test_the_last_rows_of_a_subject_up_to_its_event_are_found(
     batch: list[tuple[int, tuple[int, int, int]]],
     asked: list[tuple[int, tuple[int, int, int]]],
 ) -> None:
-    """`batch` says how many events further each row is, and `asked` has the events and subjects of decisions.
-    """
+    """`batch` says how many events further each row is; `asked`, the events and subjects of decisions."""
     places = np.cumsum([0, *(step for step, _ in batch)], dtype=np.int64)[1:]
     witnesses = Witnesses(
         make_rows(before, 0), _KEPT, places, make_rows([key for _, key in batch], len(before))

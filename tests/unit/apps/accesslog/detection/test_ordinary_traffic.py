@@ -52,8 +52,7 @@ def read_sessions() -> tuple[Session, ...]:
 
 
 def write_log(sessions: list[tuple[str, Session]]) -> str:
-    """Return a log with each session under its own client, all at the same time, in the order of their times.
-    """
+    """Return a log with each session under its own client, all at once, in the order of their times."""
     lines = []
     for client, session in sessions:
         for number, one in enumerate(session.requests):

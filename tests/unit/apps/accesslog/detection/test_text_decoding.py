@@ -1,6 +1,4 @@
-"""Decoding: the kernel compared with its slow twin, in front of a protected page, in a fixed number of
-passes.
-"""
+"""Decoding: the kernel compared with its slow twin, before a protected page, in a fixed number of passes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Replay of whole files (plain, compressed, several at once), and which of a client's lines a given line was.
-"""
+"""Replay of whole files (plain, compressed, several at once), and the place of a line among its client's."""
 
 from __future__ import annotations
 

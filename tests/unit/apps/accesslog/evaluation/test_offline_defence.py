@@ -128,9 +128,7 @@ def vouch(client: str, at: float, links: list[str], *, page: int | None = 200) -
 
 
 def ask(client: str, at: float, links: list[str]) -> list[bytes]:
-    """Return requests for all of these, faster than anyone follows links: over the limit unless the links are
-    broken.
-    """
+    """Return fast requests for all of these links: over the limit unless the links are broken ones."""
     return [write_line(client, at + n / 9, f"GET {link}", status=404) for n, link in enumerate(links)]
 
 
@@ -162,8 +160,7 @@ def test_a_missing_page_that_visitors_of_two_networks_ask_for_is_a_broken_link()
 def test_helpers_from_one_network_or_without_a_page_hide_no_scan(
     helpers: list[str], page: int | None
 ) -> None:
-    """Sixteen paths in groups of eight, which visitors with a page from two networks would hide; see below.
-    """
+    """Sixteen paths in groups of eight, which visitors with a page from two networks would hide."""
     log = []
     for n, client in enumerate(helpers):
         log += vouch(client, 600 * n, LINKS[:8], page=page)

@@ -1,5 +1,4 @@
-"""A clock that was ahead and is right again: the log's time soon advances, however far ahead the clock was.
-"""
+"""A clock that was ahead and is right again: the log's time soon advances, however far ahead it was."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The verbs give advice that can be followed and has not been followed yet: who is spared, names, JSON keys.
-"""
+"""Advice that can be followed and has not been followed yet: who is spared, names, JSON keys."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def test_a_load_balancer_is_not_blocked_and_is_named_before_anything_is_written(
 
 
 def test_a_public_load_balancer_is_spared_unless_that_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    for tail in (' "203.0.113.{}"', " xff=203.0.113.{}"):  # in the place that the format has for it, and elsewhere
+    for tail in (' "203.0.113.{}"', " xff=203.0.113.{}"):  # in its proper place, and elsewhere
         log = write_log(*write_lines("198.51.100.5", tail), *write_lines("203.0.113.200", count=1))
         assert replay(log) == 0
         told = capsys.readouterr().err

@@ -137,8 +137,7 @@ def test_times_before_1970_are_times() -> None:
 
 
 def test_the_sum_of_a_minute_outlives_servers_that_are_past_it_and_one_that_nobody_knew_spoils_none() -> None:
-    """One server is ten minutes on, another is still in the first minute; then old lines of a third one come.
-    """
+    """One server is ten minutes on, another still in the first minute; then old lines of a third come."""
     database = Database()
     early = [Line(START_US + second * 1_000_000, server=name) for second in range(3) for name in "ab"]
     database.add({0: [early]})
@@ -258,9 +257,7 @@ def test_servers_beyond_the_most_there_may_be_share_one_name() -> None:
 
 
 def test_pieces_of_state_stay_small_with_many_servers_partitions_and_a_partition_that_holds_back() -> None:
-    """There is no watermark, and partition 0 makes no progress: nothing can be judged or closed in the usual
-    way.
-    """
+    """There is no watermark, and partition 0 makes no progress: nothing is judged or closed as usual."""
     names = [f"{n:03d}" + "x" * 200 for n in range(300)]
     database = Database()
     database.add({0: [[Line(START_US, server=names[0])] * 2]})

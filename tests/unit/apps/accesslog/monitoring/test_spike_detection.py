@@ -33,8 +33,7 @@ def make_rates(seconds: int, rate: float, random: np.random.Generator) -> NDArra
 
 
 def draw(rates: NDArray[np.float64], random: np.random.Generator) -> NDArray[np.int64]:
-    """Draw requests for each second: more uneven than Poisson's, as visitors ask for several things at once.
-    """
+    """Draw requests per second: more uneven than Poisson's, as visitors ask for several things at once."""
     return np.asarray(random.poisson(random.gamma(4.0, rates / 4.0)))
 
 

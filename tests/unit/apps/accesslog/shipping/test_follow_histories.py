@@ -218,5 +218,5 @@ def test_after_any_history_each_line_was_read_once_and_in_order(
         history.follower.close()
     assert sorted(history.shipped) == sorted(line for log in history.logs for line in log.written)
     for log in history.logs:
-        whole = [line for line in log.written if line not in log.torn]  # the others come when the follower is sure
+        whole = [line for line in log.written if line not in log.torn]  # the others come later
         assert [line for line in history.shipped if line in set(whole)] == whole

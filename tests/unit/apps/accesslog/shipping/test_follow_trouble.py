@@ -27,8 +27,7 @@ MANY = [line_of(number) for number in range(100)]
 
 
 def put_into_future(path: Path) -> None:
-    """Date a file an hour from now: its time does not show that it is complete, only the test's clock does.
-    """
+    """Date a file an hour from now: only the test's clock shows that it is complete, its time does not."""
     when = path.stat().st_mtime_ns + 3600 * 10**9
     os.utime(path, ns=(when, when))
 

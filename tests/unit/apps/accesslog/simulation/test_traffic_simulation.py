@@ -141,8 +141,7 @@ def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
 
 
 def test_lines_of_a_server_are_in_the_order_of_their_ends(usual: tuple[Simulation, dict[str, bytes]]) -> None:
-    """A line carries the time when its request began, so a slow request is late by about as long as it took.
-    """
+    """A line has the time when its request began, so a slow request is late by about as long as it took."""
     for text in usual[1].values():
         seen, late = b"", 0
         for line in text.split(b"\n"):

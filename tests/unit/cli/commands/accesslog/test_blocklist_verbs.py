@@ -1,6 +1,4 @@
-"""`penstock accesslog blocklist`, `decisions`, `unban`, `serve`: for people and programs, against hostile
-texts.
-"""
+"""`penstock accesslog blocklist`, `decisions`, `unban`, `serve`: for people, programs, hostile texts."""
 
 from __future__ import annotations
 
