@@ -59,7 +59,7 @@ ERROR: Failed to build installable wheels for some pyproject.toml based projects
 
 
 def make_python(folder: Path, pip: str) -> list[str]:
-    """Return the command, with an interpreter that knows its packages and a pip that obeys the test.
+    """Return the command, with an interpreter that knows where packages are and a fake pip.
 
     With `-I -S` it cannot see installed packages, just as there are none before there is a `.venv`.
     """

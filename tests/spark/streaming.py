@@ -122,7 +122,7 @@ class Flow:
         self.stop()
         return rows
 
-    # --- what it left and tells ------------------------------------------------------------------------
+    # --- what it left behind ---------------------------------------------------------------------------
 
     @property
     def progress(self) -> list[dict[str, Any]]:

@@ -449,7 +449,7 @@ def test_a_shipper_stops_soon_though_the_brokers_are_away(
             append(log, 1)
             wait_until(lambda: " no success" in caplog.text, "the line is waited for")
         stopping.set()
-        thread.join(45)  # elsewhere a coordinator that is away is waited for for 60 s
+        thread.join(45)  # elsewhere the wait for a coordinator is 60 s
         assert not thread.is_alive()
         assert shipper.shipped.lines == 1
         assert "Ended without an answer; the next start ships what is left" in caplog.text

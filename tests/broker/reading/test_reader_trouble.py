@@ -29,7 +29,7 @@ Change = Callable[[int, FetchAnswer], FetchAnswer]
 
 @pytest.fixture
 def change_answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[Change], list[int]]:
-    """Return a function that passes every fetch answer through a function of (its number, the answer)."""
+    """Return a function that passes every fetch answer through a function of (number from 0, answer)."""
 
     def install(change: Change) -> list[int]:
         real, numbers = partition_fetcher.read_answer, []

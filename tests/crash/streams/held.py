@@ -5,7 +5,7 @@ Why not let it run: it might look at the moment when the old log is gone and the
 and that is another kind of loss.
 
     stream.await_rows(20)   # it has read them, and stays in that batch
-    ...                     # the topic is deleted and made anew
+    ...                     # the topic is deleted and recreated
     error = stream.let_go()
 """
 

@@ -64,7 +64,7 @@ class LocalPgBouncer(LocalDatabase):
         lines = [f"{name} = {value}" for name, value in settings.items()]
         databases = f"[databases]\n* = host={LOOPBACK} port={self._server.port}\n"
         self._write("pooler.ini", f"{databases}[pgbouncer]\n" + "\n".join(lines) + "\n")
-        # Servers start with an environment that does not name these library folders, so `env` adds it.
+        # Servers start with an environment that does not name these library folders, so `env` adds them.
         return [
             "/usr/bin/env",
             f"LD_LIBRARY_PATH={find_libraries(self.program)}",

@@ -382,7 +382,7 @@ def test_a_row_that_is_free_again_is_no_lock() -> None:
 def test_a_stream_that_stands_still_is_told_what_was_looked_at_and_who_may_hold_it(
     sessions: tuple[BlockingSession, ...] | None, is_locked: bool, words: str
 ) -> None:
-    """Between two waits for a lock it waits for nobody, so nothing can be ruled out as the holder."""
+    """Between two waits for a lock it waits for nobody, so it cannot be said that nothing holds it."""
     before = replace(ANN, is_locked=is_locked)
     answer = explain(replace(STILL, writer_before=before, writer=ANN, open_sessions=sessions), now_ms=NOW_MS)
     assert (answer.condition, answer.state) == ("STANDS_STILL", "stuck")

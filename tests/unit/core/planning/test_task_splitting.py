@@ -113,7 +113,7 @@ def test_a_range_at_the_cap_stays_whole_and_above_it_splits_evenly(until: int, e
 
 
 def test_the_cap_holds_over_several_partitions() -> None:
-    """B124: each partition by itself."""
+    """B124: each partition on its own."""
     expected = [
         (1, 1, 20),
         (1, 20, 40),

@@ -213,7 +213,7 @@ def test_a_view_that_cannot_be_opened_counts_as_an_attempt() -> None:
 def test_an_address_where_nobody_answers_for_all_of_a_calls_time_is_not_tried_again(last: str) -> None:
     """The call itself has used all of `default.api.timeout.ms`.
 
-    A wrong address takes no longer, nor does a frozen broker, because a stream would report no outage for
+    A wrong address takes no longer, nor does a frozen broker: otherwise a stream would report no outage for
     three minutes.
     """
     tried: list[int] = []
