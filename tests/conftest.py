@@ -1,9 +1,9 @@
 """Real servers for tests: Kafka (one broker, three, with logins), Spark, PostgreSQL, MariaDB, ZooKeeper.
 
-Each is started when the first test asks for it, shared by the session and ended with it. A test that asks
-for one gets the marker of the same family (`kafka`, `spark`, `sql`, `zookeeper`) by itself, so
-`-m "not kafka"` needs no care. For quick runs during development, PENSTOCK_TEST_BOOTSTRAP names a broker to
-use instead of starting one.
+Each server starts when the first test asks for it, is shared by the session and ends with it (`kafka3` and
+`proxied_kafka`: with the test file). A test that uses one of these fixtures gets the marker of its family
+(`kafka`, `spark`, `sql`, `zookeeper`) automatically, so `-m "not kafka"` just works. For quick runs during
+development, set PENSTOCK_TEST_BOOTSTRAP to the address of a running broker, and none is started.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tests.support.driver_jvm import DriverJvm
     from tests.support.servers.spark_standalone import LocalSpark
 
-#: Settings that make a test broker do soon what it normally does after minutes.
+#: Settings that make a test broker do within seconds what it normally does after minutes.
 IMPATIENT = {
     "log.retention.check.interval.ms": 1000,
     "log.initial.task.delay.ms": 1000,
@@ -47,7 +47,7 @@ _FAMILIES = {
 
 def pytest_configure() -> None:
     use_quick_jvms()
-    # A shell that starts tests in the background lets them ignore Ctrl-C, and with them all that they start.
+    # A shell that starts tests in the background makes them ignore Ctrl-C, and so does everything they start.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -62,7 +62,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def accesslog_data() -> Path:
-    """Real logs with labels, which are not ours to ship: read in place, and only where they are."""
+    """Return the folder of real, labelled logs, which are not ours to ship; skip the test without them."""
     beside = Path(__file__).parents[2] / "shared" / "data"
     folder = Path(os.environ.get("PENSTOCK_ACCESSLOG_DATA", beside))
     if not (folder / "labels").is_dir():
@@ -72,7 +72,7 @@ def accesslog_data() -> Path:
 
 @pytest.fixture(scope="session")
 def accesslog_kernels() -> None:
-    """What workers would compile each for itself while a test waits for them."""
+    """Compile the kernels here, so that workers do not each compile them while a test waits."""
     from tests.support.accesslog.accesslog_traffic import warm_kernels
 
     warm_kernels()
@@ -80,7 +80,7 @@ def accesslog_kernels() -> None:
 
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[LocalKafka | SimpleNamespace]:
-    """One real broker; `.bootstrap` is its address. Shared: use your own topics, do not stop it."""
+    """Start one real broker; `.bootstrap` is its address. Shared: use your own topics, do not stop it."""
     given = os.environ.get("PENSTOCK_TEST_BOOTSTRAP")
     if given:
         yield SimpleNamespace(bootstrap=given)
@@ -93,9 +93,9 @@ def kafka() -> Iterator[LocalKafka | SimpleNamespace]:
 
 @pytest.fixture(scope="module")
 def kafka3() -> Iterator[LocalKafka]:
-    """Three brokers, for one file: its tests stop and kill them, and others must not meet what is left.
+    """Start three brokers for one test file, whose tests may stop and kill them.
 
-    A test that stops one starts it again before it ends.
+    A test that stops a broker starts it again before it ends.
     """
     from penstock.cluster import LocalKafka
 
@@ -105,7 +105,7 @@ def kafka3() -> Iterator[LocalKafka]:
 
 @pytest.fixture(scope="session")
 def secure_kafka() -> Iterator[LocalKafka]:
-    """One broker with TLS and logins; see `.secure`. Its plain listener may do everything."""
+    """Start one broker with TLS and logins; see `.secure`. Its plain listener may do everything."""
     from penstock.cluster import LocalKafka
 
     with LocalKafka(secure=True, broker_settings=IMPATIENT) as cluster:
@@ -114,7 +114,7 @@ def secure_kafka() -> Iterator[LocalKafka]:
 
 @pytest.fixture(scope="module")
 def proxied_kafka() -> Iterator[tuple[LocalKafka, FaultProxy]]:
-    """One broker that clients reach only through a fault proxy (frames are told apart), and that proxy."""
+    """Start one broker that clients reach only through a fault proxy, which understands Kafka's frames."""
     from penstock.cluster import LocalKafka
     from penstock.testing.proxy import FaultProxy
 
@@ -137,7 +137,9 @@ _numbers = itertools.count(1)
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> MakeTopic:
-    """Makes a topic nobody else has and returns its name: `topic(3)`, `topic(on=kafka3, factor=2)`.
+    """Return a function that makes a new topic with a unique name and returns that name.
+
+    Examples: `topic(3)`, `topic(on=kafka3, factor=2)`.
 
     Topic settings are given with underscores: `topic(cleanup_policy="compact")`.
     """
@@ -173,7 +175,7 @@ def _wait_for_leaders(admin: Any, name: str, partitions: int) -> None:
 
 @pytest.fixture(scope="session")
 def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
-    """A session with two cores. Parity tests also get Spark's JVM connector, which must be there at start."""
+    """Start a session with two cores. Parity tests also get Spark's JVM connector, needed at the start."""
     from pyspark.sql import SparkSession
 
     from penstock.cluster.processes.python_launcher import make_launcher
@@ -200,7 +202,7 @@ def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
     yield session
     gateway: Any = session.sparkContext._gateway
     session.stop()
-    # Spark leaves its JVM to the end of the interpreter; here nothing may run on after the session.
+    # Spark keeps its JVM until the interpreter ends. In these tests nothing may outlive the session.
     gateway.shutdown()
     gateway.proc.stdin.close()
     gateway.proc.wait(timeout=60)
@@ -208,8 +210,11 @@ def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def spark_standalone() -> Iterator[LocalSpark]:
-    """A master and two workers; `.master_url`. Run your driver as a process of its own: a test session's
-    Python can hold one SparkContext only, and `spark` is it."""
+    """Start a Spark master and two workers; `.master_url` is their address.
+
+    Run your driver as a process of its own: the Python process of a test session can hold only one
+    SparkContext, and `spark` is it.
+    """
     from tests.support.servers.spark_standalone import LocalSpark
 
     with LocalSpark() as cluster:
@@ -218,7 +223,7 @@ def spark_standalone() -> Iterator[LocalSpark]:
 
 @pytest.fixture(scope="session")
 def driver_jvm() -> Iterator[DriverJvm]:
-    """A JVM for the drivers of programs, which run one after the other; see `tests.support.driver_jvm`."""
+    """Start a JVM for driver programs, which run one after the other; see `tests.support.driver_jvm`."""
     from tests.support.driver_jvm import DriverJvm
 
     with DriverJvm() as jvm:
@@ -227,7 +232,7 @@ def driver_jvm() -> Iterator[DriverJvm]:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[LocalPostgres]:
-    """A real PostgreSQL; `.url` is its address. Shared: make your own database, do not stop it."""
+    """Start a real PostgreSQL; `.url` is its address. Shared: make your own database, do not stop it."""
     from penstock.cluster import LocalPostgres
 
     with LocalPostgres() as server:
@@ -236,7 +241,7 @@ def postgres() -> Iterator[LocalPostgres]:
 
 @pytest.fixture(scope="session")
 def mariadb() -> Iterator[LocalMariaDB]:
-    """A real MariaDB; `.url` is its address. Shared: make your own database, do not stop it."""
+    """Start a real MariaDB; `.url` is its address. Shared: make your own database, do not stop it."""
     from penstock.cluster import LocalMariaDB
 
     with LocalMariaDB() as server:
@@ -245,7 +250,7 @@ def mariadb() -> Iterator[LocalMariaDB]:
 
 @pytest.fixture(scope="session")
 def zookeeper() -> Iterator[LocalZooKeeper]:
-    """A real ZooKeeper; `.address` is its address. Shared: use your own folder, do not stop it."""
+    """Start a real ZooKeeper; `.address` is its address. Shared: use your own folder, do not stop it."""
     from penstock.cluster import LocalZooKeeper
 
     with LocalZooKeeper() as server:

@@ -1,4 +1,4 @@
-"""The accounting of tests, tried on small suites in a pytest of their own."""
+"""The plugin that accounts for every test, tried on small suites in a pytest of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One list of benchmarks: what `make bench` runs is what there is."""
+"""`make bench` runs every benchmark that there is, and its list names no other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_make_bench_runs_the_one_list() -> None:
 
 
 def test_every_benchmark_is_on_the_list() -> None:
-    """A benchmark has a function `main`; what only serves benchmarks has none."""
+    """A benchmark has a function `main`; a module that only supports benchmarks has none."""
     found = []
     for path in sorted((ROOT / "bench").glob("*.py")):
         tree = ast.parse(path.read_text())

@@ -1,4 +1,4 @@
-"""Every error class keeps the promises of the tree: it pickles whole and its condition is a name."""
+"""What every error class promises: it survives pickling, and its condition is a proper name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The house rules that a machine can check, over every source file."""
+"""The house rules that a machine can check, applied to every source file."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 LINE_LIMIT = 500
 MOST_FILES_IN_A_ROOM = 15
 MOST_FILES_OF_TESTS = 20
-#: Folders of unit tests for what is beside the package.
+#: Folders of unit tests for code outside the package.
 NOT_OF_THE_PACKAGE = ("bench", "tools")
 
-#: Importing the format must load none of these: Spark does it for every look-up of any Python source.
+#: Importing the format must load none of these, because Spark imports it whenever it looks up any Python
+#: source.
 HEAVY = ("numba", "llvmlite", "kafka", "pyarrow", "pandas", "numpy", "cramjam", "crc32c", "cryptography")
 #: Names that say nothing about what a thing is for.
 EMPTY_NAMES = re.compile(r"(Manager|Helper|Utils?|Impl)$|^Base[A-Z]|^common$|(^|_)(utils?|helpers?|common)$")
@@ -41,14 +42,14 @@ def name_of(path: Path) -> str:
 
 
 def walk(paths: list[Path]) -> Iterator[tuple[str, ast.AST]]:
-    """Every node of the given files, with where it stands."""
+    """Yield every node of the given files with its location."""
     for path in paths:
         for node in ast.walk(ast.parse(path.read_text())):
             yield f"{name_of(path)}:{getattr(node, 'lineno', 0)}", node
 
 
 def names_in(node: ast.AST) -> set[str]:
-    """The names and attributes that an expression is made of."""
+    """Return the names and attributes that an expression uses."""
     found = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
     return found | {each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute)}
 
@@ -78,30 +79,30 @@ POSITIONS = re.compile(
 
 
 def test_engines_compare_no_offsets() -> None:
-    """Planning decides about offsets, in one place; an engine that compares them decides as well."""
+    """Offset decisions belong to planning alone; an engine that compares offsets makes such a decision."""
     compares = ast.Lt | ast.LtE | ast.Gt | ast.GtE | ast.Eq | ast.NotEq
     compared = [
         f"{Path(place.partition(':')[0]).name}: {ast.unparse(node)}"
         for place, node in walk(ENGINES)
         if isinstance(node, ast.Compare)
         and any(isinstance(op, compares) for op in node.ops)
-        # A text is a setting: `offsets == "kafka"`.
+        # A comparison with a text is about a setting: `offsets == "kafka"`.
         and not any(
             isinstance(each, ast.Constant) and isinstance(each.value, str) for each in node.comparators
         )
         and any(POSITIONS.search(name) for name in names_in(node))
     ]
     assert sorted(compared) == [
-        # An audit looks twice: has a stream written meanwhile?
+        # An audit looks twice, to see whether a stream has written meanwhile.
         "file_audit.py: before == _find_position(folder, store, stream)",
-        # A task checks what it has read against its order.
+        # A task checks what it has read against its work order.
         "order_frames.py: expected != wanted.until.offset",
         "order_frames.py: offsets != np.arange(expected, expected + offsets.size)",
     ]
 
 
 def test_engines_count_with_no_offsets() -> None:
-    """How many records lie between two offsets is planning's to say, too."""
+    """Only planning calculates how many records lie between two offsets."""
 
     def is_position(node: ast.expr) -> bool:
         while isinstance(node, ast.Subscript):
@@ -131,7 +132,7 @@ def test_the_library_never_prints_and_never_configures_logging() -> None:
 
 
 def test_every_logger_of_ours_writes_one_line_for_one_event() -> None:
-    """S34: a logger that does not come from `get_logger` would write what strangers send as it is."""
+    """S34: a logger that does not come from `get_logger` would write hostile input unescaped."""
     made = re.compile(
         r".*\b(getLogger|getChild|Logger|LoggerAdapter)"
         r"|logging\.(debug|info|warn|warning|error|exception|critical|log)"
@@ -140,7 +141,7 @@ def test_every_logger_of_ours_writes_one_line_for_one_event() -> None:
         place
         for place, node in walk(LIBRARY)
         if (isinstance(node, ast.Call) and made.fullmatch(dotted_name(node.func)))
-        # Under another name it would not be found here.
+        # An import under another name would not be found here.
         or (isinstance(node, ast.ImportFrom) and node.module == "logging")
         or (
             isinstance(node, ast.Import)
@@ -170,7 +171,7 @@ def test_no_except_catches_everything_silently() -> None:
 
 
 def test_every_call_to_a_shell_is_absent() -> None:
-    """S24: no text of a user ever reaches a shell, because no code starts one."""
+    """S24: no text from a user ever reaches a shell, because no code starts one."""
     assert [
         place
         for place, node in walk(SOURCES)
@@ -183,8 +184,7 @@ def test_every_call_to_a_shell_is_absent() -> None:
 
 
 def test_the_core_has_no_sentinel_offsets() -> None:
-    """Kafka's -1 and -2 exist where texts are parsed (core/options/position_rules.py), nowhere behind
-    that."""
+    """Kafka's -1 and -2 may appear only where texts are parsed (core/options/position_rules.py)."""
     behind_the_door = [path for path in CORE if path.name != "position_rules.py"]
     found = []
     for place, node in walk(behind_the_door):
@@ -212,8 +212,11 @@ def test_the_core_asks_no_clock_and_no_dice() -> None:
 
 
 def test_no_message_names_an_exceptions_class() -> None:
-    """A user is told what happened. ZooKeeper's client says no more than its classes do, so they are put into
-    words there; the checker is for programmers."""
+    """Messages tell a user what happened, in words; an exception's class name does not.
+
+    There are two exceptions. ZooKeeper's client says no more than its classes do, so its names are put into
+    words there. The checker's messages are for programmers.
+    """
     naming = [name_of(path) for path in SOURCES if "type(error).__name__" in path.read_text()]
     assert naming == ["src/penstock/stores/offsets/zookeeper_store.py", "src/penstock/testing/checker.py"]
 
@@ -233,7 +236,7 @@ def test_names_say_what_things_are_for() -> None:
 
 
 def test_no_committed_text_names_a_machine_a_registry_or_unfinished_work() -> None:
-    """S36: in particular the lock files name no download host; their hashes decide what is accepted."""
+    """S36: the lock files name no download host either, because their hashes decide what is accepted."""
     listed = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
     )
@@ -252,7 +255,7 @@ def test_no_committed_text_names_a_machine_a_registry_or_unfinished_work() -> No
 
 @pytest.mark.parametrize("name", ["requirements.lock", "requirements-dev.lock"])
 def test_every_dependency_is_pinned_with_hashes(name: str) -> None:
-    """S36: pip refuses anything but these versions with these contents."""
+    """S36: pip accepts only these versions with exactly these contents."""
     text = (ROOT / name).read_text()
     assert not re.search(r"https?://|^--", text, re.MULTILINE)
     entries = re.split(r"\n(?=[a-z0-9])", text)[1:]
@@ -266,7 +269,7 @@ def test_warnings_are_errors_here() -> None:
 
 
 def test_no_test_skips_itself() -> None:
-    """But for one fixture: real logs that are not ours to ship may be absent, and the account knows why."""
+    """The one exception is a fixture: real logs may be absent, and the accounting knows why."""
     ways_out = re.compile(r"pytest\.(importor)?skip|pytest\.xfail|pytest\.mark\.(skip\w*|xfail|flaky)")
     found = [
         f"{place.partition(':')[0]}: {ast.unparse(node)}"
@@ -277,9 +280,9 @@ def test_no_test_skips_itself() -> None:
 
 
 def test_no_test_waits_without_looking() -> None:
-    """A sleep is allowed in a loop that looks at a condition; alone it guesses, and guesses go wrong.
+    """A sleep is allowed in a loop that checks a condition. On its own it is a guess, and guesses go wrong.
 
-    A timer guesses wherever it stands: act when something was seen, not when time has passed.
+    A timer is a guess wherever it stands: act when something was seen, not when time has passed.
     """
     for path in TESTS:
         tree = ast.parse(path.read_text())
@@ -306,7 +309,7 @@ def test_every_file_of_tests_belongs_to_one_piece_of_a_run() -> None:
 
 
 def test_a_public_class_or_type_has_a_name_of_its_own() -> None:
-    """Two classes of one name send a reader, and a search, to the wrong one; so do an alias and a class."""
+    """Two classes with one name mislead a reader and a search. So does an alias with a class's name."""
     places: dict[str, list[str]] = {}
     for path in SOURCES:
         for node in ast.parse(path.read_text()).body:
@@ -317,7 +320,7 @@ def test_a_public_class_or_type_has_a_name_of_its_own() -> None:
 
 
 def list_assigned(node: ast.stmt) -> list[str]:
-    """Return the names that a statement of a module gives to something: a class, a type or a value."""
+    """Return the names that a module-level statement defines: classes, types or values."""
     if isinstance(node, ast.ClassDef):
         return [node.name]
     targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
@@ -325,7 +328,10 @@ def list_assigned(node: ast.stmt) -> list[str]:
 
 
 def test_a_module_has_a_name_of_its_own() -> None:
-    """A name means one thing in the whole house. Commands and public modules are named as users call them."""
+    """A module name means one thing everywhere, except for commands and public modules.
+
+    Those are named as users call them.
+    """
     ours = [path for path in SOURCES if path.stem not in ("__init__", "__main__")]
     ours = [
         path
@@ -351,7 +357,7 @@ def test_no_folder_of_tests_holds_more_than_twenty_files() -> None:
 
 
 def test_unit_tests_mirror_the_package() -> None:
-    """Whoever changes a room finds its tests under the same path, and no path stays when a room goes."""
+    """The tests of a folder are found under the same path, and no test path outlives its folder."""
     unit = ROOT / "tests" / "unit"
     folders = {path.parent.relative_to(unit) for path in unit.rglob("*.py")}
     package = ROOT / "src" / "penstock"

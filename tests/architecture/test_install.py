@@ -1,4 +1,4 @@
-"""What `make setup` shows while pip works: packages done of all in the lock, pip's own words if it fails."""
+"""What `make setup` shows while pip works: packages done out of all, and pip's own words if it fails."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ ERROR: Failed to build installable wheels for some pyproject.toml based projects
 
 
 def make_python(folder: Path, pip: str) -> list[str]:
-    """The command, with an interpreter that knows where packages are and a pip that does as the test says.
+    """Return the command, with an interpreter that knows where packages are and a fake pip.
 
-    `-I -S`: what is installed here cannot be seen, as it cannot be before there is a `.venv`.
+    With `-I -S` it cannot see installed packages, just as there are none before there is a `.venv`.
     """
     place = folder / "packages"
     place.mkdir()
@@ -100,7 +100,7 @@ def test_a_failure_of_pip_is_told_with_its_cause_and_its_exit_code(tmp_path: Pat
 
 @pytest.mark.parametrize("said", [NO_NETWORK, OTHER_HASH, NO_WHEEL], ids=["network", "hash", "wheel"])
 def test_everything_pip_says_from_the_first_warning_on_is_shown(tmp_path: Path, said: str) -> None:
-    """A warning may be the cause; below an error stand the package and what the compiler said."""
+    """A warning may be the cause, and the package and the compiler's output come after the error line."""
     (tmp_path / "said").write_text(f"{said}\n\n[notice] A new release of pip is available\n")
     pip = f"cat '{tmp_path / 'said'}'\nexit 1\n"
     outcome = subprocess.run(make_python(tmp_path, pip), capture_output=True, text=True, timeout=60)
@@ -129,7 +129,7 @@ def test_on_a_terminal_a_bar_appears_and_the_line_is_left_clean(tmp_path: Path, 
         try:
             while piece := os.read(ours, 65_536):
                 written.append(piece)
-        except OSError:  # Linux says so when the other side is closed
+        except OSError:  # Linux reports this when the other side is closed
             return
 
     reading = threading.Thread(target=read)

@@ -22,7 +22,7 @@ def check_with_java(home: Path) -> subprocess.CompletedProcess[str]:
 
 
 def install_java(home: Path, version_line: str) -> Path:
-    """A `java` that only knows its version, printed where the real one prints it."""
+    """Install a `java` that only reports its version, on the stream where the real one prints it."""
     java = home / "bin" / "java"
     java.parent.mkdir()
     java.write_text(f"#!/bin/sh\necho '{version_line}' >&2\n")

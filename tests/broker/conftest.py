@@ -1,4 +1,4 @@
-"""What the tests with a real broker share."""
+"""Fixtures shared by the tests with a real broker."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tests.support.kafka.client_settings import settings_of
 
 @pytest.fixture
 def settings(kafka: Any) -> ClientSettings:
-    """A client of the shared broker."""
+    """Return client settings for the shared broker."""
     return settings_of(kafka.bootstrap)
 
 
 @pytest.fixture
 def group() -> str:
-    """The name of a consumer group nobody else has."""
+    """Return a consumer group name that nobody else uses."""
     return f"group-{secrets.token_hex(4)}"

@@ -1,7 +1,7 @@
-"""Programs whose tasks run on a Spark cluster with two workers, and whose driver is a process of its own.
+"""Programs whose tasks run on a Spark cluster with two workers, and whose driver is a separate process.
 
 A program finds a `builder` for its session and its arguments in `sys.argv[2:]`. It runs in `folder`, which is
-empty before, and prints TOLD and what it has to tell as JSON.
+empty at the start. It prints TOLD, followed by its results as JSON.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class TwoWorkers:
     folder: Path
 
     def run(self, program: str, *arguments: str) -> Any:
-        """Run a program to its end and return what it told."""
+        """Run a program to its end and return the results that it printed."""
         command = [sys.executable, "-c", OPENING + program, self.cluster.master_url, *arguments]
         return json.loads(self.jvm.run(command).split("TOLD", 1)[1])
 
 
 @pytest.fixture
 def two_workers(spark_standalone: LocalSpark, driver_jvm: DriverJvm) -> TwoWorkers:
-    """For one test."""
+    """Return the cluster and a folder for the programs of one test."""
     return TwoWorkers(spark_standalone, driver_jvm, driver_jvm.clear())

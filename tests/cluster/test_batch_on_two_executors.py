@@ -1,4 +1,4 @@
-"""The batch read on a real Spark cluster: a master, two workers, the read spread over both."""
+"""The batch read on a real Spark cluster: a master and two workers, with the read spread over both."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ spark.stop()
 def test_an_executor_that_dies_in_mid_batch_doubles_and_loses_nothing(
     two_workers: TwoWorkers, kafka: Any, topic: Any, postgres: Any
 ) -> None:
-    """G9, G17, B237, I10, T51: its tasks run again elsewhere; stages of the dead are not published."""
+    """G9, G17, B237, I10, T51: its tasks run again elsewhere; what it had staged is not published."""
     name = topic(PARTITIONS)
     for partition in range(PARTITIONS):
         values = [f"{partition}-{number}" for number in range(RECORDS)]

@@ -98,7 +98,7 @@ spark.stop()
 def test_a_folder_that_executors_do_not_share_is_told_and_never_an_empty_batch(
     two_workers: TwoWorkers,
 ) -> None:
-    """C12, G9: told at the start, and by each batch; a task that failed or ran twice counts once."""
+    """C12, G9: reported at the start, and by each batch; a task that failed or ran twice counts once."""
     (two_workers.folder / "view").mkdir()
     program = PROGRAM.replace("ROWS", str(ROWS)).replace("TASKS", str(TASKS))
     told = two_workers.run(program, str(two_workers.folder))
@@ -110,7 +110,7 @@ def test_a_folder_that_executors_do_not_share_is_told_and_never_an_empty_batch(
     assert told["at the start, all"] is None
     assert (told["all see it"], told["all see it published"]) == (ROWS, 1)
     assert (told["failed and twice"], told["failed and twice published"]) == (ROWS, 2)
-    # On a computer that is busy others may run twice as well.
+    # On a busy computer, other tasks may run twice too.
     assert {f"ran-{each}" for each in ("0-0", "0-1", "1-0", "1-1", "2-0", "3-0")} <= set(told["ran"])
     assert told["ids"]
     assert told["places"] == 2, "two executors did the work"

@@ -115,7 +115,7 @@ spark.stop()
 
 @pytest.fixture
 def name(kafka: Any, topic: Any) -> str:
-    """A topic with `RECORDS` records in each of `PARTITIONS` partitions."""
+    """Return a topic with `RECORDS` records in each of `PARTITIONS` partitions."""
     made: str = topic(PARTITIONS)
     for partition in range(PARTITIONS):
         values = [f"{partition}-{number}" for number in range(RECORDS)]
@@ -124,7 +124,7 @@ def name(kafka: Any, topic: Any) -> str:
 
 
 def read_places(database: OwnDatabase) -> list[tuple[str, int]]:
-    """Where each row was staged, and of which partition it is. Every record is there once."""
+    """Return where each row was staged, and its partition; check that every record is there once."""
     rows = database.run("SELECT place, part, pos, value FROM seen")
     found = sorted((part, pos, bytes(value).decode()) for _, part, pos, value in rows)
     assert found == [(part, pos, f"{part}-{pos}") for part in range(PARTITIONS) for pos in range(RECORDS)]
@@ -134,7 +134,7 @@ def read_places(database: OwnDatabase) -> list[tuple[str, int]]:
 def test_a_task_that_ran_twice_for_speed_is_published_once(
     two_workers: TwoWorkers, kafka: Any, name: str, postgres: Any
 ) -> None:
-    """G9, G17, I10, I11: both copies have staged all their rows; those of the one that was reported count."""
+    """G9, G17, I10, I11: both copies have staged all rows; those of the copy that Spark reported count."""
     with make_database(postgres) as database:
         told = two_workers.run(SPECULATION, kafka.bootstrap, name, database.url, str(two_workers.folder))
         places = read_places(database)
@@ -158,7 +158,7 @@ def test_a_task_that_ran_twice_for_speed_is_published_once(
 def test_an_executor_that_dies_in_a_micro_batch_doubles_and_loses_nothing(
     two_workers: TwoWorkers, kafka: Any, name: str, postgres: Any
 ) -> None:
-    """Its tasks run again elsewhere, and Spark does not repeat the batch for that."""
+    """Its tasks run again elsewhere, without Spark repeating the batch."""
     with make_database(postgres) as database:
         told = two_workers.run(MICRO_BATCHES, kafka.bootstrap, name, database.url, str(two_workers.folder))
         places = read_places(database)

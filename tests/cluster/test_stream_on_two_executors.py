@@ -1,4 +1,4 @@
-"""A stream on a real Spark cluster: a master, two workers, each batch spread over both."""
+"""A stream on a real Spark cluster: a master and two workers, with each batch spread over both."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ spark.stop()
 
 
 def test_two_executors_read_every_batch_of_a_stream(two_workers: TwoWorkers, kafka: Any, topic: Any) -> None:
-    """F32, F46: more tasks than cores, spread over executors; every row once."""
+    """F32, F46: there are more tasks than cores, spread over the executors; every row is read once."""
     name = topic(4)
     for partition in range(4):
         produce(kafka.bootstrap, name, [f"{partition}-{i}" for i in range(250)], partition=partition)

@@ -1,4 +1,4 @@
-"""The worlds of the contract suite."""
+"""The worlds that the contract suite runs in."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ _KAFKA = pytest.param("kafka", marks=pytest.mark.kafka)
 
 @pytest.fixture(params=["memory", _KAFKA])
 def world(request: pytest.FixtureRequest) -> World:
-    """A log to test: in memory, or on a real broker."""
+    """Return a log to test: in memory, or on a real broker."""
     return _open(request)
 
 
 @pytest.fixture(params=["memory", _KAFKA, "own queue"])
 def any_world(request: pytest.FixtureRequest) -> World:
-    """For what every queue can do: the example of a queue of one's own, too. It has no transactions, no
-    headers and no topics of its own."""
+    """Return a log to test what every queue can do.
+
+    This includes the example of a queue of your own, which has no transactions, no headers and no topics.
+    """
     return _open(request)
 
 

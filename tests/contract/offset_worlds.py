@@ -1,6 +1,6 @@
-"""The worlds of the offset stores: each opens its store again and again, as a program that is started again.
+"""The worlds of the offset stores: each opens its store again and again, like a program that is restarted.
 
-What a world cannot do is said here, in its `limits`; the tests show what happens instead.
+What a world cannot do is listed in its `limits`; the tests show what happens instead.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Limits:
 
 @dataclass
 class OffsetWorld:
-    """A place for offsets. `reach`: an address that another process can open it by."""
+    """A place that keeps offsets. `reach` returns an address by which another process can open it."""
 
     open_in: Callable[[str], OffsetStore]
     reach: Callable[[str], str] | None
@@ -161,7 +161,7 @@ def open_world(request: pytest.FixtureRequest) -> Iterator[OffsetWorld]:
         yield world
 
 
-#: Names that only this suite has: on a real broker these topics exist.
+#: Names that only this suite uses: on a real broker these topics exist.
 T, U = "offset-store-t", "offset-store-u"
 T0, T1, U0 = TopicPartition(T, 0), TopicPartition(T, 1), TopicPartition(U, 0)
 ONE = StreamPosition({T0: 5, T1: 7}, {T: b"\x01" * 16}, {T0: 3, T1: 4})

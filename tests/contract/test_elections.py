@@ -1,4 +1,4 @@
-"""What a log tells of its past after elections, clean and unclean, in memory and on three brokers."""
+"""What a log reveals about its past after clean and unclean elections, in memory and on three brokers."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Elections(Protocol):
     def view(self) -> LogView: ...
     def write(self, records: int) -> None: ...
     def elect(self) -> None:
-        """Another leader that has everything."""
+        """Elect another leader, one that has every record."""
 
     def write_and_lose(self, records: int) -> int:
-        """Records that only the leader had, then a leader without them; returns their leader epoch."""
+        """Write records that only the leader has, elect one without them, and return their leader epoch."""
 
 
 class ElectionsInMemory:
@@ -107,10 +107,11 @@ class ElectionsOnBrokers:
         wait_until(self.all_agree, "all brokers tell the same epoch", timeout_s=60)
 
     def all_agree(self) -> bool:
-        """A broker that has just come back may tell what it knew before it went, or nothing."""
+        """Return whether all brokers report one epoch: a restarted one may report an old one, or none."""
         told = set()
         for host, port in self.settings.bootstrap_servers:
-            # A client of its own: one that knows the others would ask them, too.
+            # Each broker is asked by a new client, because one that knows the other brokers would ask them
+            # too.
             client = ClientSettings(((host, port),), client_id=f"look-{next(_numbers)}")
             found = KafkaLogView(client).describe([self.partition.topic]).get(self.partition.topic)
             told.add(None if found is None else found.leader_epoch(self.partition.partition))
@@ -143,7 +144,7 @@ def end_of(elections: Elections, epoch: int) -> int | None:
 
 
 def test_the_end_of_an_epoch_tells_a_cut_that_the_end_of_the_log_hides(elections: Elections) -> None:
-    """A clean election moves no end; after an unclean one, positions above the cut are seen to be of old."""
+    """A clean election moves no end; after an unclean one, positions above the cut are outdated."""
     elections.write(5)
     first = epoch_of(elections)
     assert end_of(elections, first) == 5

@@ -1,4 +1,4 @@
-"""What every `LogView` promises, asked of the log in memory and of a real broker."""
+"""What every `LogView` promises, checked on the log in memory and on a real broker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.contract.worlds import World, Written
 
 
 def _wait_for_latest(view: LogView, partition: TopicPartition, offset: int) -> None:
-    """The last stable offset trails the acknowledged commit by a moment."""
+    """Wait for an end: the last stable offset trails the acknowledged commit by a moment."""
     deadline = time.monotonic() + 20
     while view.latest([partition])[partition] != offset:
         assert time.monotonic() < deadline, f"{partition} never reached {offset}"
@@ -33,7 +33,7 @@ def test_an_empty_partition_begins_and_ends_at_zero(any_world: World) -> None:
 
 
 def test_bounds_are_told_for_each_partition_on_its_own(any_world: World) -> None:
-    """F20: the start follows retention, the end is the offset the next record gets."""
+    """F20: the start follows retention, and the end is the offset that the next record gets."""
     topic = any_world.create_topic(3)
     any_world.write(topic, [Written(b"a"), Written(b"b"), Written(b"c", partition=2)])
     any_world.truncate_before(topic, 0, 1)
@@ -55,7 +55,7 @@ def test_the_end_of_an_open_transaction_depends_on_the_isolation_level(world: Wo
 
 
 def test_a_missing_topic_is_left_out_of_the_description(any_world: World) -> None:
-    """B140: what does not exist is absent, and the others are still described."""
+    """B140: a topic that does not exist is absent, and the others are still described."""
     topic = any_world.create_topic(2)
     found = any_world.view().describe([topic, "never-made"])
     assert list(found) == [topic]
@@ -74,7 +74,7 @@ def test_describing_nothing_asks_for_nothing(any_world: World) -> None:
 
 
 def test_internal_topics_are_listed_and_flagged(world: World) -> None:
-    """B142: a pattern can tell the broker's own topics from the user's."""
+    """B142: so a pattern can distinguish the broker's own topics from the user's."""
     topic = world.create_topic()
     (internal,) = world.internal_topics()
     deadline = time.monotonic() + 20
@@ -105,7 +105,7 @@ def test_the_bounds_of_a_missing_partition_are_an_error_that_names_it(any_world:
 
 
 def test_a_group_without_commits_has_none_and_others_have_their_offsets(any_world: World) -> None:
-    """F20: committed offsets are per partition; nothing committed is None, not 0 and not -1."""
+    """F20: committed offsets are per partition; a missing commit is None, not 0 and not -1."""
     topic = any_world.create_topic(2)
     first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
     any_world.write(topic, [Written(b"a"), Written(b"b")])
@@ -125,7 +125,7 @@ def test_a_time_after_the_last_record_has_no_offset(any_world: World) -> None:
 
 
 def test_times_before_1970_mean_the_first_record_and_not_the_end_of_the_log(any_world: World) -> None:
-    """On the wire -1 and -2 are the ends of the log; as times they are only early."""
+    """In the protocol -1 and -2 mean the ends of the log; as times they are merely early."""
     partition = TopicPartition(any_world.create_topic(), 0)
     any_world.write(partition.topic, [Written(b"a"), Written(b"b")])
     assert any_world.view().at_time({partition: -1}) == {partition: 0}
@@ -148,9 +148,9 @@ _slow = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCh
 def test_a_time_search_agrees_with_a_linear_scan(
     any_world: World, times_ms: list[int], asked_ms: int
 ) -> None:
-    """T27: the first record at or after the time, though times do not rise with offsets."""
+    """T27: the answer is the first record at or after the time, although times do not rise with offsets."""
     partition = TopicPartition(any_world.create_topic(), 0)
-    # Eight records a call: on a broker, times then go up and down within and between record batches.
+    # Eight records per call: on a broker, times then go up and down within and between record batches.
     for begin in range(0, len(times_ms), 8):
         some = times_ms[begin : begin + 8]
         any_world.write(partition.topic, [Written(b"x", timestamp_ms=time_ms) for time_ms in some])

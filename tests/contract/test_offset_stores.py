@@ -51,7 +51,7 @@ def test_what_was_saved_is_loaded_whole_by_the_next_program(world: OffsetWorld) 
 
 
 def test_a_stream_that_stands_nowhere_is_not_one_that_was_never_seen(world: OffsetWorld) -> None:
-    """A known stream stays known: that its offsets are lost can then be told."""
+    """A known stream stays known, so that the loss of its offsets can be reported."""
     world.open().save("s", StreamPosition({}))
     can = world.limits.keeps_empty_positions
     assert world.open().load("s") == (StreamPosition({}) if can else None)
@@ -60,7 +60,7 @@ def test_a_stream_that_stands_nowhere_is_not_one_that_was_never_seen(world: Offs
 
 
 def test_streams_are_apart_whatever_their_names(world: OffsetWorld) -> None:
-    """Names that would meet, or lead elsewhere, as file names, keys or paths."""
+    """Names that would collide, or lead elsewhere, as file names, keys or paths."""
     names = ["a", "A", "a.b", "a/b", "../a", "a%2Fb", "ä", "á", "a'; --", ".", "..", "好" * 200, "a" * 200]
     store = world.open()
     for number, name in enumerate(names):
@@ -76,7 +76,7 @@ def test_streams_are_apart_whatever_their_names(world: OffsetWorld) -> None:
 
 
 def test_applications_that_share_a_place_do_not_meet(world: OffsetWorld) -> None:
-    """A3: each store has a namespace of its own."""
+    """A3: each store has its own namespace."""
     world.open("one").save("s", ONE)
     assert world.open("two").load("s") is None
     world.open("two").save("s", StreamPosition({T0: 1}))
@@ -85,7 +85,7 @@ def test_applications_that_share_a_place_do_not_meet(world: OffsetWorld) -> None
 
 
 def test_all_partitions_change_together(world: OffsetWorld) -> None:
-    """C21: one call, all partitions; one that is not in it any more is gone from the store, too."""
+    """C21: one call changes all partitions; one that is no longer in it is removed from the store too."""
     many = {TopicPartition(T, number): number for number in range(500)}
     store = world.open()
     store.save("s", StreamPosition(many, {T: b"\x01" * 16}, dict.fromkeys(many, 1)))
@@ -101,7 +101,7 @@ def test_all_partitions_change_together(world: OffsetWorld) -> None:
 
 
 def test_an_offset_does_not_go_back_by_itself(world: OffsetWorld) -> None:
-    """T33: a writer that was only slow does not undo what its successor has done; nothing of it is kept."""
+    """T33: a writer that was only slow does not undo its successor's work; nothing it saves is kept."""
     store = world.open()
     store.save("s", ONE)
     late = StreamPosition({T0: 6, T1: 6}, {T: b"\x01" * 16})
@@ -121,7 +121,7 @@ def test_a_topic_that_was_made_anew_begins_at_its_beginning(world: OffsetWorld) 
 
 
 def test_two_writers_at_once_never_mix_and_never_go_back(world: OffsetWorld) -> None:
-    """T33, C21: each position that anybody sees was saved by one of them, whole; the highest one stays."""
+    """T33, C21: each position that anyone sees was saved whole by one of them; the highest one stays."""
     partitions = [TopicPartition(T, number) for number in range(20)]
     refused: list[int] = []
     wrong: list[object] = []
@@ -156,7 +156,7 @@ def test_two_writers_at_once_never_mix_and_never_go_back(world: OffsetWorld) -> 
 def test_who_saves_between_anothers_look_and_its_write_is_not_written_over(
     world: OffsetWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """T33: either the second one waits for the first, or the first one has to look again."""
+    """T33: either the second writer waits for the first, or the first one has to look again."""
     slow, quick = world.open(), world.open()
     slow.save("s", StreamPosition({T0: 1}))
     saving = threading.Thread(target=quick.save, args=("s", StreamPosition({T0: 9})))
@@ -170,7 +170,7 @@ def test_who_saves_between_anothers_look_and_its_write_is_not_written_over(
             saving.join(0.5)  # done by then, or waiting for us
 
     monkeypatch.setattr(place, "refuse_going_back", compare_slowly)
-    with contextlib.suppress(OffsetStoreError):  # one that had to look again has gone back
+    with contextlib.suppress(OffsetStoreError):  # a store that had to look again has gone back
         slow.save("s", StreamPosition({T0: 6}))
     saving.join(30)
     final = 9 if world.limits.compares_and_sets else 6
@@ -178,7 +178,7 @@ def test_who_saves_between_anothers_look_and_its_write_is_not_written_over(
 
 
 def test_a_change_by_hand_is_made_where_it_was_meant_and_remembered(world: OffsetWorld) -> None:
-    """One that begins elsewhere is refused: the stream runs, or somebody else was first."""
+    """A change that begins elsewhere is refused: the stream is running, or somebody else was first."""
     store = world.open()
     back = StreamPosition({T0: 1, T1: 7}, {T: b"\x01" * 16})
     first = Change(1_700_000_000_000, "ann on db1", "import", None, ONE)
@@ -211,7 +211,7 @@ store.close()
 
 
 def test_another_process_reads_what_one_has_saved(durable: OffsetWorld) -> None:
-    """C8: that is what a store is for; opened there by its address."""
+    """C8: this is what a store is for; the other process opens it by its address."""
     durable.open().save("ström", ONE)
     assert durable.reach is not None
     done = subprocess.run(

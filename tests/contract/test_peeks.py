@@ -1,4 +1,4 @@
-"""What every `LogView` tells of leader epochs and of the records at a position, in memory and on a broker."""
+"""What every `LogView` reports of leader epochs and records at a position, in memory and on a broker."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_the_epoch_of_today_ends_where_the_log_ends(world: World) -> None:
 
 
 def test_an_epoch_nobody_has_led_and_a_partition_that_is_not_there_have_no_end(world: World) -> None:
-    """A position from a topic that was deleted and made again may carry an epoch from its future."""
+    """A position from a topic that was deleted and recreated may have an epoch from the new one's future."""
     topic = world.create_topic()
     world.write(topic, [Written(b"a")])
     known, missing = TopicPartition(topic, 0), TopicPartition(topic, 7)
@@ -40,7 +40,7 @@ def test_an_epoch_nobody_has_led_and_a_partition_that_is_not_there_have_no_end(w
 
 def test_a_peek_tells_when_the_record_was_written_and_how_big_records_are(world: World) -> None:
     topic = world.create_topic(2)
-    for time_ms in (1_000, 2_000, 3_000):  # a batch each
+    for time_ms in (1_000, 2_000, 3_000):  # one batch per record
         world.write(topic, [Written(b"x" * 900, key=b"k" * 100, timestamp_ms=time_ms)])
     world.write(topic, [Written(b"y" * 100, timestamp_ms=9_000, partition=1) for _ in range(50)])
     first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
@@ -51,7 +51,7 @@ def test_a_peek_tells_when_the_record_was_written_and_how_big_records_are(world:
 
 
 def test_a_peek_leaves_out_what_is_not_there(world: World) -> None:
-    """At the end, past it, before the start, in no partition, in no topic: no answer and no error."""
+    """At the end, past it, before the start, in a missing partition or topic: no answer and no error."""
     topic = world.create_topic(4)
     for _ in range(3):
         world.write(topic, [Written(b"x", partition=each) for each in range(3)])
@@ -82,7 +82,7 @@ def test_a_marker_is_no_record_to_peek_at(world: World) -> None:
 
 @pytest.mark.parametrize("size", [10_000, 200_000])
 def test_batches_larger_than_a_look_are_measured_too(world: World, size: int) -> None:
-    """A broker leaves a batch out that does not fit its partition's share, unless it is asked for alone."""
+    """A broker omits a batch that exceeds its partition's share, unless that partition is asked for alone."""
     topic = world.create_topic(3)
     world.write(topic, [Written(bytes(size), timestamp_ms=4_000, partition=each) for each in range(3)])
     looks = world.view().peek({TopicPartition(topic, each): 0 for each in range(3)})

@@ -1,4 +1,4 @@
-"""What every `Reader` promises, asked of the log in memory and of a real broker."""
+"""What every `Reader` promises, checked on the log in memory and on a real broker."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from penstock.core.model import (
 from tests.contract.worlds import World, Written
 
 ALL_COLUMNS = tuple(COLUMNS)
-#: For ranges that are known never to fill.
+#: For ranges that are known never to fill up.
 SHORT_WAIT_MS = 700
 
 
@@ -103,7 +103,7 @@ def test_open_ends_are_bound_when_the_reading_starts(any_world: World) -> None:
 
 
 def test_batches_have_the_asked_columns_with_the_types_that_spark_wants(world: World) -> None:
-    """B047: first batch and every other one, in the order asked for."""
+    """B047: in the first batch and in every other one, in the requested order."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     topic = world.create_topic()
@@ -141,7 +141,7 @@ def test_ranges_of_one_order_are_read_in_their_order(any_world: World) -> None:
 
 
 def test_a_range_that_ends_on_a_marker_ends(world: World) -> None:
-    """F39: counting rows instead of offsets would wait for ever for the row that the marker is not."""
+    """F39: counting rows instead of offsets would wait forever for the row that the marker is not."""
     topic = world.create_topic()
     world.write_transaction(topic, [Written(b"in")], commit=True)
     world.write(topic, [Written(b"after")])
@@ -169,7 +169,7 @@ def test_aborted_records_are_seen_only_by_those_who_read_uncommitted(world: Worl
 
 
 def test_an_offset_that_aged_out_is_an_error_with_the_bounds(any_world: World) -> None:
-    """F44: out of range names topic, partition, offset and what is there."""
+    """F44: the error names topic, partition, offset and what the log still holds."""
     topic = ten(any_world)
     any_world.truncate_before(topic, 0, 5)
     with pytest.raises(DataLossError) as caught:
@@ -183,7 +183,7 @@ def test_an_offset_that_aged_out_is_an_error_with_the_bounds(any_world: World) -
 
 
 def test_without_loss_checking_reading_goes_on_at_what_is_left(any_world: World) -> None:
-    """T08: the range is cut to what the log holds of it; no row outside it comes, and none comes twice."""
+    """T08: the range is cut to what the log still holds; no row outside it is returned, and none twice."""
     topic = ten(any_world)
     any_world.truncate_before(topic, 0, 5)
 
@@ -199,7 +199,7 @@ def test_without_loss_checking_reading_goes_on_at_what_is_left(any_world: World)
 
 
 def test_what_aged_out_before_a_piece_of_earliest_was_begun_is_no_loss(any_world: World) -> None:
-    """B098: neither in the first piece nor in later ones, though loss checking is on."""
+    """B098: neither in the first piece nor in later ones, although loss checking is on."""
     topic = ten(any_world)
     any_world.truncate_before(topic, 0, 6)
     first = order(any_world, topic, Earliest(), At(4))
@@ -218,7 +218,7 @@ def test_an_offset_after_the_end_is_out_of_range(any_world: World) -> None:
 
 
 def test_a_range_past_the_end_is_waited_for(any_world: World) -> None:
-    """F45: a short answer is no end; the rows that arrive while waiting are read."""
+    """F45: a short answer is not the end; the rows that arrive while waiting are read."""
     topic = ten(any_world)
     batches = any_world.reader().read(order(any_world, topic, At(8), At(12)))
     assert next(batches)["offset"].to_pylist() == [8, 9]
@@ -229,7 +229,7 @@ def test_a_range_past_the_end_is_waited_for(any_world: World) -> None:
 def test_a_range_past_an_end_that_stays_is_out_of_range_and_without_loss_checking_what_is_there(
     any_world: World,
 ) -> None:
-    """F44: waited for within the limit, then told with the exact range; no row is made up or repeated."""
+    """F44: the reader waits up to the limit, then reports the exact range; no row is made up or repeated."""
     topic = ten(any_world)
     wanted = order(any_world, topic, At(8), At(12), poll_timeout_ms=700)
     with pytest.raises(DataLossError) as caught:
@@ -240,7 +240,7 @@ def test_a_range_past_an_end_that_stays_is_out_of_range_and_without_loss_checkin
 
 
 def test_a_range_that_never_fills_ends_with_an_error_at_its_deadline(world: World) -> None:
-    """F44: the second kind of failure, a timeout, is told apart from out of range."""
+    """F44: this second kind of failure, a timeout, is distinguished from out of range."""
     topic = world.create_topic()
     world.write(topic, [Written(b"a")])
     world.open_transaction(topic, [Written(b"held back")])
@@ -267,7 +267,7 @@ def test_a_recreated_topic_is_not_read_in_the_place_of_the_old_one(any_world: Wo
 
 
 def test_a_recreated_topic_is_noticed_even_when_it_is_empty(any_world: World) -> None:
-    """No fetch would tell, because there is nothing to fetch; the id does."""
+    """A fetch would not show it, because there is nothing to fetch; the topic id does."""
     topic = ten(any_world)
     topic_id = any_world.view().describe([topic])[topic].topic_id
     any_world.recreate_topic(topic)
@@ -299,7 +299,7 @@ def test_a_deleted_topic_is_a_loss_and_without_loss_checking_no_rows(
 
 
 def test_a_range_that_starts_after_its_end_is_a_loss(any_world: World) -> None:
-    """An error when losses count, no rows when they do not."""
+    """It is an error when losses count, and reads no rows when they do not."""
     topic = ten(any_world)
     wanted = order(any_world, topic, At(50), Latest())
     with pytest.raises(DataLossError) as caught:

@@ -1,4 +1,4 @@
-"""Worlds with one face: a log in memory, a real broker, and the guide's own queue. One contract for all."""
+"""Worlds with one interface, under one contract: a log in memory, a real broker, the guide's own queue."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True)
 class Written:
-    """One record to write: to partition 0 unless told otherwise."""
+    """One record to write, to partition 0 by default."""
 
     value: bytes | None = None
     key: bytes | None = None
@@ -127,7 +127,8 @@ class KafkaWorld:
 
     def create_topic(self, partitions: int = 1) -> str:
         name = f"contract-{next(_numbers)}-{secrets.token_hex(4)}"
-        # Old timestamps are part of the tests: time-based retention would delete them under our feet.
+        # Old timestamps are part of the tests, and time-based retention would delete their records during a
+        # test.
         topic_admin.create_topic(self.settings, name, partitions=partitions, configs={"retention.ms": "-1"})
         return name
 
@@ -149,7 +150,8 @@ class KafkaWorld:
             producer.commit_transaction(30)
         else:
             producer.abort_transaction(30)
-        # The answer comes before the marker is in the log, and the next record could come before it too.
+        # The answer comes before the marker is in the log, and the next record could come before the marker
+        # too.
         partitions = [TopicPartition(topic, each) for each in {one.partition for one in records}]
         plain, stable = self.view(), self.view("read_committed")
         wait_until(lambda: plain.latest(partitions) == stable.latest(partitions), "the marker is written")
@@ -200,13 +202,13 @@ class KafkaWorld:
         return KafkaReader()
 
     def internal_topics(self) -> Collection[str]:
-        # The broker makes this topic when the first group asks for its coordinator.
+        # The broker creates this topic when the first group asks for its coordinator.
         self.commit_offsets(f"group-{secrets.token_hex(4)}", {TopicPartition(self.create_topic(), 0): 0})
         return ["__consumer_offsets"]
 
 
 class QueueWorld:
-    """The queue of the guide "Your own queue"."""
+    """The queue from the guide "Your own queue"."""
 
     def __init__(self, path: Path) -> None:
         self.queue = Queue(path)

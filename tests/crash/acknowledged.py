@@ -1,4 +1,4 @@
-"""A topic and its producer's own ledger: every send that the broker has acknowledged, with where it went.
+"""A topic and its producer's own ledger: every acknowledged send, and where it was stored.
 
 Rule: what a sink holds is compared with this and with nothing that was read back, so that a reader who skips
 or doubles something cannot be the witness for itself. Payloads are unique: a record in another one's place is
@@ -17,7 +17,7 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-#: A record: its partition, its offset, its payload.
+#: A record: its partition, offset and payload.
 SentRow = tuple[int, int, str]
 
 
@@ -30,7 +30,7 @@ class Sent:
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """One past the last acknowledged offset of each partition."""
+        """Return the offset after the last acknowledged one for each partition."""
         partitions = sorted({partition for partition, _, _ in self.rows})
         return tuple(1 + max(offset for each, offset, _ in self.rows if each == p) for p in partitions)
 
@@ -39,7 +39,7 @@ class Sent:
 
 
 def fill_topic(bootstrap: str, topic: str, counts: tuple[int, ...], seed: int = 1) -> Sent:
-    """So many records for each partition of a topic that is there, mixed, in batches of all sizes."""
+    """Send so many records to each partition of an existing topic, interleaved, in batches of all sizes."""
     dice = random.Random(seed)
     rows: list[SentRow] = []
     failures: list[str] = []

@@ -1,9 +1,9 @@
 """Gates in a stream reader: a process stops at a named step and can be killed exactly there.
 
-Rule: the library knows nothing of this. A test's driver registers the source `gated`, whose reader is the
-real one with a gate before and after each method. A gate that is not armed costs the look at one file. One
-that is writes who stands at it, and waits to be killed. Why not kill after a time: a kill that hits no step
-proves nothing, and nobody would know.
+Rule: the library does not know about gates. A test's driver registers the source `gated`, whose reader is the
+real one with a gate before and after each method. A gate that is not armed costs one look at a file. An armed
+gate writes down which process stands at it, and waits to be killed. Why not kill after a fixed time: a kill
+that hits no step proves nothing, and nobody would notice.
 
     arm(folder, Gate("round-1", "partitions", "before", call=2))
     pid = await_arrival(folder, "round-1")["pid"]
@@ -42,7 +42,7 @@ _passed: Counter[str] = Counter()
 
 @dataclass(frozen=True)
 class Gate:
-    """Who comes to this step as the `call`-th since the gate was armed stays there."""
+    """A step to stop at: the `call`-th arrival after the gate was armed stays there."""
 
     name: str
     step: str
@@ -55,7 +55,7 @@ def arm(folder: Path, gate: Gate) -> None:
 
 
 def await_arrival(folder: Path, name: str, timeout_s: float = 60.0) -> dict[str, Any]:
-    """Until a process stands at this gate: its id and the step it is at."""
+    """Wait until a process stands at this gate; return its id and its step."""
     reached = folder / f"reached-{name}.json"
     wait_until(reached.exists, f"a process stands at the gate {name}", timeout_s)
     found: dict[str, Any] = json.loads(reached.read_text())
@@ -63,12 +63,12 @@ def await_arrival(folder: Path, name: str, timeout_s: float = 60.0) -> dict[str,
 
 
 def release(folder: Path, name: str) -> None:
-    """Let whoever stands there go on."""
+    """Let the process at this gate continue."""
     (folder / f"release-{name}").touch()
 
 
 def pass_gate(step: str, moment: str) -> None:
-    """Called by the process under test. Returns at once, unless this is where it is to be killed."""
+    """Return at once, unless the calling process under test is to be killed here."""
     folder = Path(os.environ[FOLDER_VARIABLE])
     armed = folder / "armed.json"
     if not armed.exists():
@@ -84,14 +84,14 @@ def pass_gate(step: str, moment: str) -> None:
     try:
         os.link(mine, folder / f"reached-{gate.name}.json")
     except FileExistsError:
-        return  # somebody stood here before: a gate holds one process in its life
-    # An orphan goes on to its end: whoever started it was killed, and nothing may be left behind.
+        return  # a process stood here before: a gate holds only one process
+    # An orphan continues to its end, because whatever started it was killed and nothing may be left behind.
     while not (folder / f"release-{gate.name}").exists() and os.getppid() == parent:
         time.sleep(0.01)
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
-    """Whole or not at all: others look at it while it is written."""
+    """Write the whole file or nothing, because other processes look at it meanwhile."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     part.write_text(json.dumps(content))
     part.rename(path)
@@ -128,7 +128,7 @@ class GatedReader(StreamReader):
         pass_gate("read", "before")
         for batch in super().read(partition):
             yield batch
-            pass_gate("read", "after")  # Spark has these rows, and not yet the end of the task
+            pass_gate("read", "after")  # Spark has these rows, but not yet the end of the task
 
     def commit(self, end: dict[str, Any]) -> None:
         pass_gate("commit", "before")
@@ -137,7 +137,7 @@ class GatedReader(StreamReader):
 
 
 class GatedSource(PenstockDataSource):
-    """The source `gated`: the real one in everything but its reader."""
+    """The source `gated`: the real one except for its reader."""
 
     @classmethod
     def name(cls) -> str:

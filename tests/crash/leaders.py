@@ -1,7 +1,7 @@
 """Leaders that move, and a broker that is killed, while a stream reads and a producer writes.
 
-`move` gives each partition another preferred leader and elects it; nothing is copied, since all brokers hold
-all partitions. A move that moved nothing fails.
+`move` gives each partition another preferred leader and elects it. Nothing is copied, since all brokers hold
+all partitions. A move that changes nothing fails.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ with warnings.catch_warnings():
 
 @dataclass
 class Disturbance:
-    """What is done to the leaders of one topic on three brokers."""
+    """The disturbances for the leaders of one topic on three brokers."""
 
     cluster: Any
     topic: str
@@ -42,7 +42,7 @@ class Disturbance:
         return [found[each].leader for each in sorted(found)]
 
     def move(self) -> None:
-        """Another leader for every partition."""
+        """Give every partition another leader."""
         before = self.leaders()
         nodes = [broker.node_id for broker in self.cluster.brokers]
         wanted = {}
@@ -63,7 +63,7 @@ class Disturbance:
         self.moves += 1
 
     def kill_a_leader(self) -> Any:
-        """SIGKILL to the broker that leads the first partition; returns it. Others lead then."""
+        """Send SIGKILL to the leader of the first partition, wait for other leaders, and return it."""
         leader = self.leaders()[0]
         broker = next(each for each in self.cluster.brokers if each.node_id == leader)
         assert broker.is_alive
@@ -86,7 +86,7 @@ class Disturbance:
 def disturb(
     what: Disturbance, is_over: Callable[[], bool], *, pause_s: float = 5.0, kill_every: int = 4
 ) -> None:
-    """Move the leaders again and again, each time `pause_s` after the last; kill a broker now and then."""
+    """Move the leaders again and again, `pause_s` apart; kill a broker now and then."""
     turn = 0
     while not is_over():
         turn += 1

@@ -1,4 +1,4 @@
-"""Programs of these tests, in processes of their own that are killed, and the orders they are given."""
+"""Programs that run in separate processes in order to be killed, and the orders they are given."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Order:
 
     @classmethod
     def read_argument(cls) -> Self:
-        """Return the order in the file that the command line names."""
+        """Return the order from the file that the command line names."""
         return cls.read(Path(sys.argv[1]).read_text())
 
 
 def start_program(module: str, order: Order, folder: Path) -> subprocess.Popen[bytes]:
-    """Start a program that does its order and ends; its gates are in `folder`."""
+    """Start a program that carries out its order and ends; its gates are in `folder`."""
     path = folder / "order.json"
     path.write_text(order.write())
     return subprocess.Popen(
@@ -44,7 +44,7 @@ def start_program(module: str, order: Order, folder: Path) -> subprocess.Popen[b
 
 
 def make_environment(mark: str, gates: Path) -> dict[str, str]:
-    """Return the environment of a driver of Spark's that is found again by its mark, a `NAME=VALUE`."""
+    """Return the environment for a Spark driver that can be found again by its mark, a `NAME=VALUE`."""
     name, _, value = mark.partition("=")
     return {
         **os.environ,
@@ -58,7 +58,7 @@ def make_environment(mark: str, gates: Path) -> dict[str, str]:
 
 
 def find_marked(mark: str) -> dict[int, str]:
-    """The living processes that inherited a variable: id to command line."""
+    """Return the living processes that inherited a variable: id to command line."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:

@@ -23,7 +23,7 @@ FILES = {
 
 
 def read_commands(page: str) -> list[tuple[list[str], list[str]]]:
-    """Each command on the page and the lines it is said to print."""
+    """Return each command on the page with the lines it is said to print."""
     found: list[tuple[list[str], list[str]]] = []
     for session in SESSION.finditer(page):
         for line in session[1].splitlines():
@@ -56,7 +56,7 @@ def test_every_session_on_the_page_prints_what_it_says(
 
 
 def test_the_page_keeps_the_picture_of_three_brokers() -> None:
-    """A13: each broker leads one partition of `test`, as its description says; nobody asks ZooKeeper."""
+    """A13: each broker leads one partition of `test`, as its description says; ZooKeeper is never asked."""
     picture = dict(re.findall(r"^ (broker \d) +(test-\d)", PAGE, re.MULTILINE))
     assert picture == {"broker 1": "test-2", "broker 2": "test-0", "broker 3": "test-1"}
     assert "nobody asks ZooKeeper" in " ".join(PAGE.split())

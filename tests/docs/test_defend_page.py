@@ -1,4 +1,4 @@
-"""The page on defending a site: its commands are taken by the real parser, its rules load, its facts hold."""
+"""The page on defending a site: the real parser accepts its commands, its rules load, and its facts hold."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MINUTE_US = 60_000_000
 
 
 def find_commands() -> list[str]:
-    """Every command of ours in the page's blocks, without what is piped and without comments."""
+    """Return every command of ours in the page's blocks, without pipes and comments."""
     lines = [line for kind, text in BLOCK.findall(PAGE) if not kind for line in text.splitlines()]
     return [
         line.partition(" # ")[0].partition(" | ")[0].strip() for line in lines if line.startswith("penstock ")

@@ -1,4 +1,4 @@
-"""Every example in the documentation runs: the docstrings' and the pages'."""
+"""Every example in the documentation runs, in docstrings and on pages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 COMMANDS = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)")
-#: What the pages write where a reader puts an address; the test puts the test cluster's.
+#: The address that the pages show; the test puts the test cluster's in its place.
 SHOWN_BOOTSTRAP = "localhost:9092"
 
 
@@ -45,7 +45,7 @@ def find_blocks() -> list[object]:
 
 
 def find_filling_commands(page: str) -> list[str]:
-    """The lines of a page's shell blocks that make and fill topics for its programs."""
+    """Return the lines of a page's shell blocks that create and fill topics for its programs."""
     lines = [line for block in COMMANDS.finditer(page) for line in block[1].splitlines()]
     return [line for line in lines if re.search(r"(^|\| )penstock (topics create|produce) ", line)]
 
@@ -61,13 +61,14 @@ def run_filling_commands(page: str, bootstrap: str) -> None:
 
 
 def run_block(source: str, jvm: DriverJvm) -> None:
-    """Run it as a reader does, and once more if the first run has left something that a second one meets.
+    """Run a block as a reader does, and again if the first run left something that a second one would find.
 
-    What leaves nothing and sends to a new topic cannot meet its past: see the test of that below.
+    A block that leaves nothing and sends to a new topic cannot find traces of its past; see the test of that
+    below.
     """
     folder = jvm.clear()
     for example in (ROOT / "examples").glob("*.py"):
-        shutil.copy(example, folder)  # the pages tell a reader to put what they use beside the program
+        shutil.copy(example, folder)  # the pages tell a reader to put the modules they use beside the program
     program = folder / "example.py"
     program.write_text(source)
     before = set(folder.iterdir())
@@ -86,7 +87,7 @@ def test_the_examples_in_a_docstring_run(name: str) -> None:
 
 @pytest.fixture(scope="module")
 def quickstart_bootstrap() -> Iterator[str]:
-    """A broker set as `penstock cluster up` sets it, which is what the pages tell a reader to start."""
+    """Start a broker configured as by `penstock cluster up`, which the pages tell a reader to start."""
     from penstock.cluster import LocalKafka
     from penstock.cluster.kafka.detached_cluster import QUICKSTART
 
@@ -116,7 +117,7 @@ def test_the_programs_of_readme_read_what_its_command_sends() -> None:
 
 
 def test_a_block_that_sends_sends_to_a_new_topic_each_time() -> None:
-    """Whoever runs a page's program twice must not see twice the results."""
+    """Running a page's program twice must not show the results twice."""
     blocks = [(path.name, block[1]) for path in PAGES for block in BLOCK.finditer(path.read_text())]
     sending = [(name, source) for name, source in blocks if ".send(" in source or ".append(" in source]
     assert len(sending) > 5
@@ -130,7 +131,7 @@ def test_a_page_links_only_to_files_that_exist(path: Path) -> None:
 
 
 def test_every_file_the_tour_names_exists() -> None:
-    """A path is one below src/penstock, or below the application's folder, or one of the whole repository."""
+    """A path is relative to src/penstock, to the application's folder, or to the repository."""
     text = (ROOT / "docs" / "tour.md").read_text()
     places = [SOURCES / "penstock", SOURCES / "penstock" / "apps" / "accesslog", ROOT]
     named = set(re.findall(r"`([\w/]+\.py)`", text))

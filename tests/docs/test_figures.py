@@ -1,4 +1,4 @@
-"""What README and the page of figures say is what the recorded samples give."""
+"""README and the page of figures agree with the recorded samples."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def load(name: str) -> dict[str, Any]:
     return dict(recorded["results"])
 
 
-#: The summary in README: rows of the page, and the two that are made of other samples.
+#: The summary in README: rows of the page, and the two that come from other samples.
 SUMMARY = {
     "Read 5 M records of 100 B, all columns": ("read", "all-100", *READ),
     "5 M JSON documents to typed columns, grouped": ("stream", "json", *READ),
@@ -113,7 +113,7 @@ def test_the_summary_in_readme_is_the_median_of_its_samples(words: str) -> None:
 
 
 def test_the_first_query_of_a_process_takes_as_long_as_told() -> None:
-    """We lose there, and both pages say so."""
+    """We are slower there, and both pages say so."""
     taken = {side: median(seconds) for side, seconds in load("first-query").items()}
     lost = _show(taken["default"] / taken["warm"])
     assert f"| The first query of a process | {lost} | | {taken['warm']:.1f} s |" in README
@@ -145,7 +145,7 @@ def test_a_trickle_and_its_latency_are_told_as_measured() -> None:
 
 
 def test_what_it_costs_to_keep_offsets_is_told_as_measured() -> None:
-    """D40: a checkpoint beside each store: milliseconds of a tiny batch, and its share of it."""
+    """D40: a checkpoint and each store: milliseconds of storing in a tiny batch, and its share."""
     samples = load("direct")["stores"]
     for side, words in STORES.items():
         whole, storing = median(samples[side]), median(samples[f"{side}, storing"])
@@ -153,11 +153,11 @@ def test_what_it_costs_to_keep_offsets_is_told_as_measured() -> None:
 
 
 def _show(ratio: float) -> str:
-    """Where we lose is set off."""
+    """Return the ratio as text, in bold where we are slower."""
     return f"{ratio:.1f}" if ratio >= 1 else f"**{ratio:.2f}**"
 
 
-#: A row about the application: the side, its words.
+#: A row about the application: the side, and its words.
 LOG_ROWS = {
     "penstock": "Penstock: parsed, counted, judged, committed to SQLite",
     "tuned": "the counting alone, with Spark's own connector, tuned, and `regexp_extract`",

@@ -33,7 +33,7 @@ TIMEOUT_S = 60.0
 
 
 class Program:
-    """One running example; its lines are collected as they come."""
+    """One running example; its lines are collected as they arrive."""
 
     def __init__(self, name: str, *arguments: str) -> None:
         self.lines: list[str] = []
@@ -119,7 +119,7 @@ def test_the_producer_prints_where_each_action_went(kafka: Any, topic: Any, star
 def test_the_producer_closes_when_it_is_told_to_stop(
     kafka: Any, topic: Any, start: Start, number: int
 ) -> None:
-    """B3: it runs for ever until then; a pause between rounds does not hold it up."""
+    """B3: it runs until then without end; a pause between rounds does not delay the stop."""
     arguments = ["--bootstrap-server", kafka.bootstrap, "--topic", topic(3), "--pause", "600"]
     program = start("item_producer.py", *arguments)
     wait_until(lambda: len(program.lines) == 9, "one round is sent", TIMEOUT_S)
@@ -130,12 +130,12 @@ def test_the_producer_closes_when_it_is_told_to_stop(
 def test_members_share_the_partitions_and_a_successor_goes_on(
     kafka: Any, topic: Any, start: Start, settings: Any, tmp_path: Path
 ) -> None:
-    """B9, B10, B12, B13, B14, B18, I27: one to four members on three partitions, every record once in all.
+    """B9, B10, B12, B13, B14, B18, I27: one to four members on three partitions; each record once.
 
-    A new group begins at the end of the log, and commits as it goes for those who watch it.
+    A new group begins at the end of the log, and commits as it goes, for those who monitor it.
     """
     name, group = topic(3), f"t2-{secrets.token_hex(4)}"
-    topic(1, name=name)  # its name only begins like the pattern
+    topic(1, name=name)  # its name merely begins with the pattern
     for partition in range(3):
         produce(kafka.bootstrap, name, [b"before"], partition=partition, key=b"item")
     arguments = ["--bootstrap-server", kafka.bootstrap, "--group", group, "--pattern", name]
@@ -195,14 +195,14 @@ def test_members_share_the_partitions_and_a_successor_goes_on(
 def test_after_a_hard_kill_exactly_what_was_not_stored_is_printed_again(
     kafka: Any, topic: Any, start: Start, tmp_path: Path
 ) -> None:
-    """B18: a successor goes on from what was recorded, whatever the one before it has done since then."""
+    """B18: a successor continues from what was recorded, whatever the previous member has done since then."""
     name, group = topic(3), f"t2-{secrets.token_hex(4)}"
     arguments = ["--bootstrap-server", kafka.bootstrap, "--group", group, "--pattern", name]
     arguments += ["--offsets", str(tmp_path), "--reset", "earliest", "--session-timeout", "6"]
     arguments += ["--store-every", "600"]  # at its start and when partitions are given away, not in between
 
     def consume(until: int) -> Program:
-        """Starts a member; one more round is sent, and it has printed all up to there."""
+        """Start a member and send one more round; return when everything up to `until` is printed."""
         program = start("item_consumer.py", *arguments)
         send_rounds(start, kafka.bootstrap, name, 1)
         last = {(partition, until - 1) for partition in range(3)}
@@ -235,7 +235,7 @@ def test_after_a_hard_kill_exactly_what_was_not_stored_is_printed_again(
 
 
 def assigned_to(program: Program) -> set[str]:
-    """What the last assignment that a program printed gave it."""
+    """Return the partitions of the last assignment that a program printed."""
     lines = list(program.lines)
     last = max((at for at, line in enumerate(lines) if line == "on_partitions_assigned"), default=None)
     if last is None:
@@ -249,7 +249,7 @@ def assigned_to(program: Program) -> set[str]:
 
 
 def check_printed(program: Program, name: str) -> None:
-    """Counts stand before their records, and only what was assigned is sought or printed."""
+    """Check that counts precede their records, and that only assigned partitions are sought or printed."""
     given: set[str] = set()
     left = 0
     for line in program.lines:
@@ -274,7 +274,7 @@ def check_printed(program: Program, name: str) -> None:
 
 
 def kept(folder: Path, group: str, name: str) -> list[int | None]:
-    """What the folder says of the three partitions."""
+    """Return what the folder has stored for the three partitions."""
     store = FileOffsetStore(folder)
     found = [store.load(f"{group}/{name}-{number}") for number in range(3)]
     return [
@@ -284,7 +284,7 @@ def kept(folder: Path, group: str, name: str) -> list[int | None]:
 
 
 def processor_s(program: Program) -> float:
-    """What a program has used of a processor so far."""
+    """Return the processor time that a program has used so far."""
     after_name = Path(f"/proc/{program.process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -295,7 +295,7 @@ def test_stored_offsets_count_at_the_start_and_at_no_other_moment(
 ) -> None:
     """B12, B15, B16, B17, B19, B20: sought before the first fetch, over what is committed; then forgotten.
 
-    While it waits it takes no processor time to speak of.
+    While it waits it uses almost no processor time.
     """
     name, group = topic(3), f"t2-{secrets.token_hex(4)}"
     produce(kafka.bootstrap, name, [b"%d" % number for number in range(30)], partition=1, key=b"item1")
@@ -324,7 +324,7 @@ def test_stored_offsets_count_at_the_start_and_at_no_other_moment(
     assert program.records[-1] == ("item1", "30", 1, 30)
     assert program.stop() == 0
 
-    # Gone at the next start: what the group has committed decides, and without that the reset rule.
+    # They are gone at the next start: the group's commits decide, and without any, the reset rule does.
     for path in tmp_path.glob("*.json"):
         path.unlink()
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})

@@ -24,7 +24,7 @@ SESSION = re.compile(r"^```console\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
 def read_sessions(page: str) -> list[tuple[str, list[str]]]:
-    """Each command of the page and the lines below it."""
+    """Return each command of the page and the lines below it."""
     found: list[tuple[str, list[str]]] = []
     for session in SESSION.finditer(page):
         for line in session[1].splitlines():
@@ -36,7 +36,7 @@ def read_sessions(page: str) -> list[tuple[str, list[str]]]:
 
 
 def read_table(title: str, column: int = 0) -> str:
-    """The cells of one column of the table behind these words."""
+    """Return the cells of one column of the table that follows this title."""
     rows = PAGE[PAGE.index(title) :].partition("\n|---")[2].partition("\n\n")[0].splitlines()[1:]
     return "\n".join(row.split("|")[column + 1] for row in rows)
 

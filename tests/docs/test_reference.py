@@ -1,4 +1,4 @@
-"""The generated pages are up to date, and what they are made from is sound."""
+"""The generated pages are up to date, and their sources are sound."""
 
 from __future__ import annotations
 

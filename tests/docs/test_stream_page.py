@@ -1,4 +1,4 @@
-"""The page on how a stream runs says what is true: its classes exist, and its names are complete."""
+"""The page on how a stream runs is true: its classes exist, and its lists of names are complete."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ HISTORY = (
 
 @pytest.mark.parametrize("name", HISTORY)
 def test_the_page_tells_how_the_interfaces_came_about(name: str) -> None:
-    """F7: every name of the older interfaces, and why one provider carries so many roles."""
+    """F7: it names every one of the older interfaces, and says why one provider has so many roles."""
     assert name in PAGE
 
 
 def test_every_module_and_class_that_the_page_names_exists() -> None:
-    """F11, F12: what a capability is here; batch and micro-batch forms, and that there is no third."""
+    """F11, F12: it says what a capability is, and that batch and micro-batch are its only forms."""
     named = re.findall(r"`((?:core|kafka)\.[a-z_.]+)(?:\.([A-Z]\w+))?`", PAGE)
     assert len(named) >= 6
     for module, owner in named:

@@ -1,4 +1,4 @@
-"""The topics of the parity tests, made once in a session."""
+"""Fixtures shared by the parity tests: their topics, created once per session."""
 
 from __future__ import annotations
 

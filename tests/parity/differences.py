@@ -1,9 +1,9 @@
 """Where we differ from Spark's connector on purpose, with the reason and examples that are run.
 
-Rule: a difference that is not in this table is a bug. The page docs/reference/differences.md is written
-from it, and `test_differences` reads every example with both connectors, so a row that stops being true
-turns red. Each example gives what both sides do: a number of rows, or an error (for Spark's connector a
-part of its text, for ours the condition).
+Rule: a difference that is not in this table is a bug. The page docs/reference/differences.md is written from
+it, and `test_differences` reads every example with both connectors, so a row that is no longer true fails.
+Each example says what both sides do: a number of rows, or an error (for Spark's connector a part of its text,
+for ours the condition).
 
     python -m tests.parity.differences     # writes the page
 """
@@ -27,7 +27,7 @@ class Example:
     options: dict[str, str]
     official: Outcome
     ours: Outcome
-    #: How many tasks have rows, where that is the difference.
+    #: How many tasks have rows, if that is the difference.
     tasks: tuple[int, int] | None = None
 
 
@@ -262,7 +262,7 @@ DIFFERENCES = (
 
 
 def write_page() -> str:
-    """The page as text."""
+    """Return the text of the page."""
     lines = [
         "<!-- Written by `python -m tests.parity.differences`; edit that table instead. -->",
         "# Where Penstock differs from Spark's own connector",

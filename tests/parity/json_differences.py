@@ -25,7 +25,7 @@ class JsonExample:
 
 @dataclass(frozen=True)
 class JsonDifference:
-    """One row of the page; the first example is shown there."""
+    """One row of the page, which shows the first example."""
 
     what: str
     theirs: str
@@ -215,7 +215,7 @@ EXAMPLES = tuple(example for each in JSON_DIFFERENCES for example in each.exampl
 
 
 def write_part() -> list[str]:
-    """The lines of the page."""
+    """Return the lines of the page."""
     lines = [
         "",
         "# Where typed JSON columns differ from `from_json`",

@@ -1,8 +1,8 @@
-"""Random JSON documents for `from_json` and for us, each made from (seed, number) alone.
+"""Random JSON documents for Spark's `from_json` and our decoder, each made from (seed, number) alone.
 
-Rule: what the page of differences lists is left out here, one place per row of it (see the remarks), and
-everything else may turn up: values of the wrong type anywhere, numbers at and beyond their limits, texts for
-numbers and times, missing fields, names twice, escapes, damaged documents.
+Rule: what the page of differences lists is left out here, one place per row of it (see the comments).
+Everything else may turn up: values of the wrong type anywhere, numbers at and beyond their limits, texts in
+place of numbers and times, missing fields, duplicate names, escapes, damaged documents.
 
     make_document(seed=7, number=3)
 """
@@ -46,7 +46,7 @@ _BINARY = ("AAEC/w==", "aGVsbG8=", "aGVs\nbG8=", "", " aGVsbG8= ")
 
 
 def make_document(*, seed: int, number: int) -> bytes:
-    """The same document for the same seed and number."""
+    """Return the document for a seed and number, always the same one."""
     random = Random(f"{seed} {number}")
     fields = random.sample(sorted(_FIELDS), random.randrange(len(_FIELDS) + 1))
     wild = random.random() < 0.7
@@ -57,12 +57,12 @@ def make_document(*, seed: int, number: int) -> bytes:
     if random.random() < 0.3:
         pairs.append(("unknown", _make_anything(random, 3)))
     random.shuffle(pairs)
-    if pairs and random.random() < 0.2:  # a second value that is bad is on the page: this one is good
+    if pairs and random.random() < 0.2:  # a bad second value is on the page, so this one is good
         name = random.choice(pairs)[0]
         if name in _FIELDS:
             pairs.append((name, _spell(random, _FIELDS[name](random, False))))
     text = _join(random, pairs)
-    if random.random() < 0.05:  # not behind its end and not inside a field: both are on the page
+    if random.random() < 0.05:  # not behind its end or inside a field: both are on the page
         text = random.choice(
             (text[:-1], text[:1], text.replace(":", " ", 1), "[" + text[1:], text[:-1] + ",}")
         )
@@ -82,18 +82,18 @@ def _spell(random: Random, value: object) -> str:
 
 
 class _Spelled(str):
-    """JSON as it is written, where Python would write it otherwise."""
+    """JSON in its exact spelling, where Python would write it differently."""
 
 
 Make = Callable[[Random, bool], object]
 
 
 def _make_value(random: Random, make: Make) -> str:
-    """A value as JSON: one in ten is null, one in five of some other kind."""
+    """Return a value as JSON: one in ten is null, one in five of some other kind."""
     chance = random.random()
     if chance < 0.1:
         return "null"
-    # A text that is no base64 may cost Spark the rest of the document: it is on the page.
+    # A text that is not base64 may cost Spark the rest of the document; this is on the page.
     return (
         _make_anything(random, 2)
         if chance < 0.3 and make is not _make_raw
@@ -102,7 +102,7 @@ def _make_value(random: Random, make: Make) -> str:
 
 
 def _make_anything(random: Random, depth: int) -> str:
-    """Any JSON, spelled as Spark spells it: a text column holds it, and respelling is on the page."""
+    """Return any JSON, spelled as Spark spells it, because respelling in a text column is on the page."""
     kind = random.randrange(9 if depth else 7)
     if kind == 7:
         return "[" + ",".join(_make_anything(random, depth - 1) for _ in range(random.randrange(4))) + "]"
@@ -112,7 +112,7 @@ def _make_anything(random: Random, depth: int) -> str:
             f"{json.dumps(name, ensure_ascii=False)}:{_make_anything(random, depth - 1)}" for name in names
         )
         return "{" + ",".join(inner) + "}"
-    # Seconds whose microseconds do not fit 64 bits come out of Spark as some other time: on the page.
+    # Spark turns seconds whose microseconds do not fit 64 bits into some other time; this is on the page.
     whole = random.choice((0, 1, -5, 300, 32768, -(2**31) - 1, 2**63, -(2**63) - 1, 10**25))
     leaves = (
         "null",

@@ -1,12 +1,12 @@
 """Random option sets for both connectors, each made from (seed, number) alone.
 
-Rule: a set selects topics that exist, names only partitions these have, and orders its start before its
-end, so that most sets read rows; then at most one thing is broken on purpose. What the broker alone
-decides (no record that young, rows trimmed away) may make any set fail as well: both connectors must agree
-about that, too. Sets are made without a broker, so they can be counted, and any can be repeated alone.
+Rule: a set selects topics that exist, names only partitions they have, and orders its start before its end,
+so that most sets read rows. Then at most one thing is broken on purpose. What the broker alone decides (no
+record that young, rows trimmed away) may make any set fail, and both connectors must agree about that too.
+Sets are made without a broker, so they can be counted, and any set can be repeated alone.
 
-Why not a hypothesis strategy: it likes small and repeated examples (of 250 sets 94 came twice), and each
-set costs two Spark jobs; with one fault in a set there is nothing to shrink either.
+Why not a hypothesis strategy: it prefers small and repeated examples (of 250 sets, 94 came twice), and each
+set costs two Spark jobs. With one fault per set there is nothing to shrink either.
 
     make_option_set(seed=7, number=3).resolve("prefix-", "broker:9092")
 """
@@ -44,9 +44,9 @@ PATTERNS: dict[str, tuple[str, ...]] = {
     "^~order$": (),
     "\\Q~plain\\E": ("plain",),
 }
-YOUNG_MS = T0 + 200 * STEP_MS  # younger than every record but those the broker stamps
-FUTURE_MS = 4_000_000_000_000  # younger than every record
-#: Every option that sets may carry; the reports count each.
+YOUNG_MS = T0 + 200 * STEP_MS  # later than every record except those the broker stamps
+FUTURE_MS = 4_000_000_000_000  # later than every record
+#: Every option that a set may have; the reports count each.
 KEYS = (
     *("assign", "subscribe", "subscribePattern"),
     *("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets"),
@@ -68,7 +68,7 @@ class OptionSet:
     fault: str = ""
 
     def resolve(self, prefix: str, bootstrap: str) -> Options:
-        """The options for one session's topics and broker."""
+        """Return the options for one session's topics and broker."""
         given = {key.lower() for key, _ in self.options}
         basis = {**QUICK, "kafka.bootstrap.servers": bootstrap}
         unset = {key: text for key, text in basis.items() if key.lower() not in given}
@@ -81,26 +81,26 @@ class OptionSet:
 
     @property
     def cap(self) -> int | None:
-        """The given `maxRecordsPerPartition`, if it is a number."""
+        """Return the given `maxRecordsPerPartition`, if it is a number."""
         text = self._find("maxRecordsPerPartition")
         return int(text) if text.isdecimal() else None
 
     @property
     def cuts(self) -> bool:
-        """Whether an option asks for ranges to be cut."""
+        """Return whether an option asks for ranges to be cut."""
         return bool(self._find("minPartitions") or self._find("maxRecordsPerPartition"))
 
     def _find(self, wanted: str) -> str:
         return next((text for key, text in self.options if key.lower() == wanted.lower()), "")
 
     def keys(self) -> set[str]:
-        """The options used, as they are written in `KEYS`."""
+        """Return the options used, spelled as in `KEYS`."""
         known = {key.lower(): key for key in KEYS}
         return {known[key.lower()] for key, _ in self.options if key.lower() in known}
 
 
 def make_option_set(*, seed: int, number: int) -> OptionSet:
-    """The same set for the same seed and number."""
+    """Return the option set for a seed and number, always the same one."""
     random = Random(f"{seed} {number}")
     options, places = _select(random)
     options.update(_place(random, places))
@@ -117,7 +117,7 @@ def make_option_set(*, seed: int, number: int) -> OptionSet:
 
 
 def _select(random: Random) -> tuple[Options, list[Place]]:
-    """One of the three ways, and the partitions it comes to."""
+    """Return one of the three ways to select, and the partitions that it selects."""
     way = random.choice(["subscribe", "assign", "subscribePattern"])
     if way == "subscribePattern":
         pattern = random.choice(sorted(PATTERNS))
@@ -143,7 +143,7 @@ def _list_places(shapes: list[Shape]) -> list[Place]:
 
 
 def _place(random: Random, places: list[Place]) -> Options:
-    """Start and end, each in any form; sometimes in two forms at once, of which the stronger must win."""
+    """Return start and end, each in any form, sometimes in two forms, of which the stronger must win."""
     options: Options = {}
     span = sorted((random.randint(0, 100), random.randint(0, 100)))
     for side, percent in (("starting", span[0]), ("ending", span[1])):
@@ -152,7 +152,7 @@ def _place(random: Random, places: list[Place]) -> Options:
         ):
             options.update(_make_position(random, side, form, percent, places))
     if "startingTimestamp" in options and "endingTimestamp" in options:
-        # One time behind another, for all partitions: see `differences`.
+        # One time after another, for all partitions: see `differences`.
         times = sorted((options["startingTimestamp"], options["endingTimestamp"]))
         options["startingTimestamp"], options["endingTimestamp"] = times
     if random.random() < 0.3:
@@ -176,7 +176,7 @@ def _make_position(random: Random, side: str, form: str, percent: int, places: l
 
 
 def _choose_time(random: Random, percent: int) -> int:
-    """Mostly within the first records, so that small partitions have some; or before or after all."""
+    """Return a time: mostly within the first records, which small partitions have, or before or after."""
     within = [T0 + percent * 20 * STEP_MS // 100, T0 + percent * 4 * STEP_MS // 100 + 1]
     return random.choice([*within, *within, *within, T0 - 1, YOUNG_MS, FUTURE_MS])
 
@@ -185,7 +185,7 @@ def _choose_time(random: Random, percent: int) -> int:
 
 
 def _keep_fine(options: Options) -> Options:
-    """Without selection, start and end: what is wrong must not hide behind a stronger option."""
+    """Drop selection, start and end, so that a fault cannot hide behind a stronger option."""
     return {key: text for key, text in options.items() if key in FINE}
 
 
@@ -202,23 +202,24 @@ def _break_end(random: Random, options: Options) -> Options:
 
 
 def _break_value(random: Random, options: Options) -> Options:
-    # Some are checked only when a task opens its client: there must be a task, and nothing else wrong.
+    # Some values are checked only when a task opens its client, so there must be a task, and nothing else
+    # wrong.
     return {**_keep_fine(options), "subscribe": "~plain", **dict([random.choice(VALUE_FAULTS)])}
 
 
 def _add_refused(random: Random, options: Options) -> Options:
-    """One kind of fault, whichever of these settings is told first; so several may stand together."""
+    """Add one kind of fault; several settings may be wrong, because any of them may be reported first."""
     keys = random.sample(sorted(REFUSED), random.randint(1, len(REFUSED)))
     return {**options, **{key: random.choice(REFUSED[key]) for key in keys}}
 
 
 def _swap_positions(random: Random, options: Options) -> Options:
-    """A start behind its end or other partitions, seen in the options or only in the log."""
+    """Put a start behind its end or name other partitions, visibly in the options or only in the log."""
     return {**_keep_fine(options), "subscribe": "~plain", **random.choice(ORDER_FAULTS)}
 
 
 def _lose_rows(random: Random, options: Options) -> Options:
-    """Offsets that were trimmed away, or lie behind the end."""
+    """Ask for offsets that were trimmed away, or that lie behind the end."""
     return {**_keep_fine(options), "subscribe": "~trimmed", **random.choice(LOSSES)}
 
 
@@ -237,6 +238,6 @@ FAULTS: dict[str, Callable[[Random, Options], Options]] = {
 
 
 def _spell(random: Random, options: Options) -> list[tuple[str, str]]:
-    """Our options with their names in any case; Java's settings as Java writes them."""
+    """Return our options with names in any case, and Java's settings as Java writes them."""
     change = random.choice([str, str, str.lower, str.upper, str.swapcase])
     return [(key if key.startswith("kafka.") else change(key), text) for key, text in options.items()]

@@ -1,8 +1,8 @@
-"""Texts for every option of the batch read: those that are fine, and those with something wrong in them.
+"""Values for every option of the batch read: good ones, and ones with something wrong in them.
 
-Rule: one entry of `FAULTS` is one wrong thing. An option set carries at most one of them, so that "both
-connectors fail with the same kind of error" has one meaning. A tilde stands for the session's topic prefix,
-a question mark for a text that no other set has: Spark's pool refuses one group with two settings.
+Rule: each entry of `FAULTS` is one wrong thing. An option set has at most one of them, so that "both
+connectors fail with the same kind of error" is unambiguous. A tilde stands for the session's topic prefix,
+and a question mark for a unique text, because Spark's pool refuses one group with two settings.
 
     FINE["minPartitions"][0] == "1"
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from tests.parity.topics import T0
 
-#: Options whose value stands for itself. Start, end and selection are made by `option_sets`.
+#: Options whose values are independent of others. `option_sets` makes start, end and selection.
 FINE: dict[str, tuple[str, ...]] = {
     "minPartitions": ("1", "2", "3", "5", "9", "40"),
     "maxRecordsPerPartition": ("1", "4", "7", "30", "5000000000"),
@@ -43,7 +43,7 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "kafka.value.deserializer": ("org.apache.kafka.common.serialization.ByteArrayDeserializer",),
 }
 
-#: The selection is replaced by these: none, two, three, empty, malformed, or of topics that are not there.
+#: These replace the selection: none, two, three, an empty or malformed one, or topics that do not exist.
 SELECTION_FAULTS: tuple[dict[str, str], ...] = (
     {},
     {"subscribe": "~plain", "subscribePattern": "~plain"},
@@ -126,7 +126,7 @@ VALUE_FAULTS: tuple[tuple[str, str], ...] = (
     ("kafka.security.protocol", "TLS"),
 )
 
-#: Of `~plain`, one partition of 40 records: starts behind ends, or partitions that do not match.
+#: For `~plain`, one partition of 40 records: starts behind ends, or partitions that do not match.
 ORDER_FAULTS: tuple[dict[str, str], ...] = (
     {"startingOffsets": '{"~plain":{"0":9}}', "endingOffsets": '{"~plain":{"0":8}}'},
     {"startingOffsets": '{"~plain":{"0":41}}'},
@@ -140,7 +140,7 @@ ORDER_FAULTS: tuple[dict[str, str], ...] = (
     {"endingOffsetsByTimestamp": f'{{"~plain":{{"0":{T0},"7":{T0}}}}}'},
 )
 
-#: Of `~trimmed`, whose partition 0 begins at 10 of 30: offsets that are gone, or are not there yet.
+#: For `~trimmed`, whose partition 0 begins at 10 of 30: offsets that are gone, or do not exist yet.
 LOSSES: tuple[dict[str, str], ...] = (
     {"startingOffsets": '{"~trimmed":{"0":3,"1":3}}'},
     {"startingOffsets": '{"~trimmed":{"0":3,"1":3}}', "endingOffsets": '{"~trimmed":{"0":7,"1":7}}'},

@@ -1,8 +1,8 @@
-"""Reads with either connector and tells what came: rows by task, or an error's text.
+"""Reads with either connector and returns what came: rows by task, or an error's text.
 
 Rule: whole rows are compared, in the order in which each Spark task delivered them, and the tasks must cut
-the topics at the same offsets. So an answer is a set of tasks, each a sequence of rows; which task comes
-first is open (Spark says nothing about it, and neither connector promises it).
+the topics at the same offsets. So an answer is a set of tasks, each a sequence of rows. Which task comes
+first is open, because neither Spark nor a connector promises it.
 
     read_both(spark, {"kafka.bootstrap.servers": "b:9092", "subscribe": "t"})
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Row = tuple[Any, ...]
 OFFICIAL, OURS = "kafka", "penstock"
-#: Failed look-ups are repeated at once and a silent broker is given up soon: only the time is different.
+#: Failed look-ups are repeated at once, and a silent broker is given up soon. Only the timing differs.
 QUICK = {
     "fetchOffset.retryIntervalMs": "1",
     "kafkaConsumer.pollTimeoutMs": "5000",
@@ -32,7 +32,7 @@ QUICK = {
 
 @dataclass(frozen=True)
 class Answer:
-    """What one connector said: the rows of each task with rows, or the text of its error."""
+    """The result of one connector: the rows of each task with rows, or the text of its error."""
 
     columns: tuple[str, ...]
     tasks: tuple[tuple[Row, ...], ...]
@@ -44,7 +44,7 @@ class Answer:
 
     @property
     def splits(self) -> list[tuple[Any, ...]]:
-        """Topic, partition, first and last offset of each task with rows."""
+        """Return topic, partition, first and last offset of each task with rows."""
         return [(*task[0][2:5], task[-1][4]) for task in self.tasks]
 
 
@@ -64,12 +64,12 @@ def read(spark: SparkSession, source: str, options: dict[str, str]) -> Answer:
 
 
 def read_both(spark: SparkSession, options: dict[str, str]) -> tuple[Answer, Answer]:
-    """The official answer, then ours."""
+    """Return the answer of Spark's connector, then ours."""
     return read(spark, OFFICIAL, options), read(spark, OURS, options)
 
 
 def _gather(frame: DataFrame) -> list[Row]:
-    """One job. Times come as microseconds, so that no zone of this computer has a say."""
+    """Collect the rows in one job. Times are microseconds, so this computer's time zone does not matter."""
     from pyspark.sql import functions
 
     columns = [functions.unix_micros(name) if name == "timestamp" else name for name in frame.columns]
@@ -78,7 +78,7 @@ def _gather(frame: DataFrame) -> list[Row]:
 
 
 def _tell_causes(error: Any) -> str:
-    """Without the stack: class and message of a Java exception and of all its causes."""
+    """Return class and message of a Java exception and all its causes, without the stack."""
     texts = []
     while error is not None:
         texts.append(str(error.toString()))

@@ -1,4 +1,4 @@
-"""Every topic, whole and cut to pieces, at both isolation levels: the same rows from both connectors."""
+"""Every topic, whole and cut to pieces, at both isolation levels: both connectors return the same rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.parity.verdicts import judge
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: What each topic shows; at `read_committed` less where transactions were aborted or are open.
+#: How many rows each topic shows; fewer at `read_committed` where transactions were aborted or are open.
 ROWS = {shape.name: sum(shape.ends) - sum(shape.starts) for shape in SHAPES} | {
     "compacted": 8,
     "transacted": 28,
@@ -25,7 +25,7 @@ COMMITTED = ROWS | {"transacted": 16, "open": 10}
 
 
 def read_alike(spark: SparkSession, world: World, **options: str) -> Answer:
-    """The rows, if both connectors read the same."""
+    """Return the rows, after checking that both connectors read the same."""
     spelt = {key.replace("_", "."): text for key, text in options.items()}
     resolved = OptionSet(tuple(spelt.items())).resolve(world.prefix, world.bootstrap)
     official, ours = read_both(spark, resolved)
@@ -39,7 +39,7 @@ def test_a_topic_with_its_headers_reads_alike(spark: SparkSession, world: World,
     assert read_alike(spark, world, subscribe=f"~{name}", includeHeaders="true").rows == ROWS[name]
 
 
-#: The ends as numbers, else Spark's connector does not cut; what is open cannot be read as committed.
+#: Ends are numbers, otherwise Spark's connector does not cut; open transactions cannot be read as committed.
 ENDS = {"transacted": (28, 6), "open": (13, 5), "compacted": (41,)}
 STABLE_ENDS = ENDS | {"open": (8, 2)}
 
@@ -50,7 +50,7 @@ STABLE_ENDS = ENDS | {"open": (8, 2)}
 def test_ranges_that_begin_and_end_on_offsets_nobody_sees_read_alike(
     spark: SparkSession, world: World, name: str, most: str, level: str
 ) -> None:
-    """T01, B044, B045, B124: tasks of one to three offsets, many of them markers, aborted or gone."""
+    """T01, B044, B045, B124: tasks of one to three offsets, many of which are markers, aborted or gone."""
     ends = (STABLE_ENDS if level == "read_committed" else ENDS)[name]
     answer = read_alike(
         spark,

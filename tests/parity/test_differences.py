@@ -1,4 +1,4 @@
-"""Every difference we have chosen is really there, on both sides, and on the page."""
+"""Every deliberate difference really exists, on both sides, and is on the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A query of Spark's own connector goes on here, with its checkpoint."""
+"""A query of Spark's own connector continues with our connector, from its checkpoint."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def send(bootstrap: str, topic: str, numbers: range) -> None:
 def test_a_stream_moves_over_with_its_checkpoint(
     spark: SparkSession, kafka: Any, topic: MakeTopic, tmp_path: Path, fails: bool
 ) -> None:
-    """B032, F25: every row once across both connectors; a batch that had failed is run again as planned."""
+    """B032, F25: every row is read once across both; a batch that had failed runs again as planned."""
     name = topic(2)
     batches: dict[int, list[tuple[int, int, bytes]]] = {}
 

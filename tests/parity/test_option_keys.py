@@ -1,4 +1,4 @@
-"""Every option of Spark's connector, alone: known to both, accepted by both or refused by both."""
+"""Every option of Spark's connector, alone: known to both connectors, and accepted or refused by both."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from tests.parity.verdicts import judge
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Keys in the connector's class that are no options of a batch read.
+#: Keys in the connector's class that are not options of a batch read.
 ELSEWHERE = {"topic": "of the sink", "_mocksystemtime": "a hook for Spark's own tests"}
 _KEY_METHOD = re.compile(r"(?:.*\$\$)?(?!DEFAULT_|INSTRUCTION_|CUSTOM_)[A-Z_]+")
 
 
 def read_keys_by_reflection(spark: SparkSession) -> set[str]:
-    """The option keys in the companion object of the connector's provider class, in lower case."""
+    """Return the option keys in the companion object of the connector's provider class, in lower case."""
     jvm: Any = spark.sparkContext._jvm
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     provider = loader.loadClass("org.apache.spark.sql.kafka010.KafkaSourceProvider$")
@@ -78,7 +78,7 @@ def compare(spark: SparkSession, world: World, options: dict[str, str]) -> str:
 def test_what_one_connector_accepts_the_other_reads_alike(
     spark: SparkSession, world: World, options: dict[str, str]
 ) -> None:
-    """B107, B131: every option with every fine value."""
+    """B107, B131: every option with every good value."""
     assert compare(spark, world, options).startswith("same rows")
 
 
@@ -86,5 +86,5 @@ def test_what_one_connector_accepts_the_other_reads_alike(
 def test_what_one_connector_refuses_the_other_refuses_for_the_same_reason(
     spark: SparkSession, world: World, options: dict[str, str]
 ) -> None:
-    """B067, B099, B100, B101, B102, B103, B132, B133: every wrong thing, by itself."""
+    """B067, B099, B100, B101, B102, B103, B132, B133: every wrong value, on its own."""
     assert compare(spark, world, options).startswith("both fail: ")

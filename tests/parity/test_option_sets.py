@@ -14,14 +14,14 @@ from tests.parity.verdicts import judge
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: The everyday sample; `python -m tests.proof.parity_campaign` draws others and many more.
+#: The default sample; `python -m tests.proof.parity_campaign` draws others, and many more.
 SEED = 1
 COUNT = 60
 
 
 @pytest.mark.parametrize("number", range(COUNT))
 def test_both_connectors_answer_alike(spark: SparkSession, world: World, number: int) -> None:
-    """B073, B096, B104: among the sets are names in any case, several starts at once, cut ranges."""
+    """B073, B096, B104: the sets include names in any case, several starts at once, and cut ranges."""
     option_set = make_option_set(seed=SEED, number=number)
     answers = read_both(spark, option_set.resolve(world.prefix, world.bootstrap))
     verdict = judge(*answers, option_set)

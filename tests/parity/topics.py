@@ -1,4 +1,4 @@
-"""The topics both connectors read: fixed content, made once per session.
+"""The topics that both connectors read: fixed content, made once per session.
 
 Rule: whatever an option set can say about a topic (partitions, offsets, times) is known here before any
 broker runs, so that option sets can be generated, counted and repeated without one. Names in option sets
@@ -35,13 +35,13 @@ DEADLINE_S = 60.0
 
 @dataclass(frozen=True)
 class Shape:
-    """One topic: the first offset and the end of each partition, as they are when all is written."""
+    """One topic: the first offset and the end of each partition, when everything is written."""
 
     name: str
     ends: tuple[int, ...]
     starts: tuple[int, ...] = ()
     settings: dict[str, str] = field(default_factory=dict)
-    #: Broker-stamped topics are younger than every time in `T0`'s years.
+    #: Broker-stamped topics have later times than all those around `T0`.
     stamped: bool = False
 
     @property
@@ -84,7 +84,7 @@ HEADERS: tuple[list[tuple[str, bytes | None]] | None, ...] = (
     [("", b"empty key"), ("ünï", "ö".encode())],
     [("b", b"\x00\xff"), ("a", None), ("b", b"\x00\xff")],
 )
-#: Seconds after `T0` of each record: not rising, and one record without any time.
+#: Seconds after `T0` of each record: not ascending, and one record without a time.
 JUMBLED_S = (5, 3, 9, 9, 1, 0, 12, None, 7, 30, 20, 25, 30, 2, 31, 4)
 
 
@@ -119,8 +119,8 @@ class TopicWriter:
         try:
             self.open_transaction.abort_transaction(DEADLINE_S)
         except KafkaException as error:
-            # After a quarter of an hour the broker has aborted it itself: the rows and numbers the tests use
-            # stay the same, there is a marker more at the end.
+            # After a quarter of an hour the broker has aborted the transaction itself. The rows and numbers
+            # that the tests use stay the same, but there is one more marker at the end.
             if error.args[0].code() != KafkaError._FENCED:
                 raise
 
@@ -145,7 +145,7 @@ class TopicWriter:
             warnings.simplefilter("ignore", DeprecationWarning)  # raised while this library is imported
             from kafka import KafkaProducer
 
-        # librdkafka puts the clock's time in place of none; this client sends it as it is.
+        # librdkafka replaces a missing time with the current one; this client sends it as it is.
         producer = KafkaProducer(bootstrap_servers=self.bootstrap, linger_ms=0)
         for index, second in enumerate(JUMBLED_S):
             moment = -1 if second is None else time_of(second)
@@ -161,7 +161,7 @@ class TopicWriter:
             self._flush(self.producer)
 
     def _fill_transacted(self, shape: Shape) -> None:
-        """Partition 0: 4 plain, 5 committed, 6 aborted, 3 committed, 6 aborted; a marker after each."""
+        """Fill partition 0: 4 plain, 5 committed, 6 aborted, 3 committed, 6 aborted; a marker after each."""
         producer = self._producer(shape.name)
         for index in range(4):
             self._send(shape, 0, index)
@@ -181,7 +181,7 @@ class TopicWriter:
             self._send(shape, 1, index)
 
     def _fill_open(self, shape: Shape) -> None:
-        """Both partitions end in records of a transaction that is not finished while tests run."""
+        """End both partitions with records of a transaction that stays open while tests run."""
         producer = self._producer(shape.name)
         for partition, settled in ((0, 8), (1, 2)):
             for index in range(settled):
@@ -217,7 +217,7 @@ class TopicWriter:
     # --- the broker -------------------------------------------------------------------------------
 
     def _producer(self, transaction: str | None = None) -> Producer:
-        # With more in flight a batch that is sent again may land behind the next one.
+        # With more requests in flight, a batch that is retried may land behind the next one.
         settings: dict[str, Any] = {"bootstrap.servers": self.bootstrap, "linger.ms": 0}
         settings["max.in.flight"] = 1
         if transaction is not None:
@@ -233,7 +233,7 @@ class TopicWriter:
 
     def _create(self) -> None:
         wanted = [
-            # The records are dated years ago: without this the broker would throw them away as too old.
+            # The records are dated years ago: without this the broker would delete them as too old.
             NewTopic(
                 self.prefix + each.name, len(each.ends), 1, config={"retention.ms": "-1", **each.settings}
             )
@@ -253,7 +253,7 @@ class TopicWriter:
                 future.result(timeout=DEADLINE_S)
 
     def _make_internal_topic(self) -> None:
-        """A committed group offset makes Kafka create the topic it keeps them in."""
+        """Commit a group offset, which makes Kafka create the topic it keeps offsets in."""
         place = TopicPartition(self.prefix + "plain", 0, 7)
         group = ConsumerGroupTopicPartitions(self.prefix + "group", [place])
 
@@ -263,7 +263,7 @@ class TopicWriter:
                     future.result(timeout=DEADLINE_S)
             except KafkaException as error:
                 if "COORDINATOR" in str(error).upper():
-                    return False  # it is being made just now
+                    return False  # it is still being created
                 raise
             return True
 
@@ -278,7 +278,7 @@ class TopicWriter:
                 assert found == expected, f"{shape.name} {partition} holds {found}, not {expected}"
 
     def _wait_for_compaction(self) -> None:
-        """Six of the seven keys survive once each before the last record, whose segment is still open."""
+        """Wait until six of the seven keys survive once each before the last record, in the open segment."""
         wait_until(lambda: self._count_compacted() <= 8, "the log is compacted", DEADLINE_S, every_s=0.1)
 
     def _count_compacted(self) -> int:

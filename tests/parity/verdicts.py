@@ -1,9 +1,9 @@
 """Judges two answers to one question: same rows, same kind of error, or a finding.
 
 Rule: rows are compared whole and in order (see `reading`). Errors are compared by kind, and this table says
-which text of Spark's connector and which of our conditions are the same kind. An error that stands in no
-row of the table is a finding too, so nothing passes because it was not understood. Two differences by
-choice (see `differences`) can turn up in any option set; they are recognised exactly and named.
+which text of Spark's connector and which of our conditions are the same kind. An error that is in no row of
+the table is a finding too, so nothing passes because it was not understood. Two deliberate differences (see
+`differences`) can turn up in any option set; they are recognised exactly and named.
 
     judge(official, ours) in ("same rows", "both fail: topic unknown")
 """
@@ -29,7 +29,7 @@ class Kind:
 START_BEHIND_END = "RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET"
 NO_OPTIONS = OptionSet(())
 
-#: In order: the first row that fits is the kind.
+#: In order: the first row that matches is the kind.
 KINDS = (
     Kind("nothing selected", "One of the following options must be specified", "OPTION_MISSING"),
     Kind("selected twice", "Only one of the following options can be specified", "OPTION_CONFLICT"),
@@ -89,13 +89,13 @@ def name_official_kind(text: str) -> str:
 
 
 def name_our_condition(text: str) -> str:
-    """The condition of our error in a text that Spark carried here; none if it is not ours."""
+    """Return the condition of our error in a text that Spark passed on; empty if it is not ours."""
     found = _CONDITION.findall(text)
     return found[-1] if found else ""
 
 
 def judge(official: Answer, ours: Answer, options: OptionSet = NO_OPTIONS) -> str:
-    """The verdict in words; one that begins with FINDING is a difference nobody has explained."""
+    """Return the verdict in words; one that begins with FINDING is a difference nobody has explained."""
     if official == ours:
         return "same rows" if official.rows else "both read nothing"
     if _only_ours_keeps_the_cap(official, ours, options.cap):
@@ -119,17 +119,17 @@ def judge(official: Answer, ours: Answer, options: OptionSet = NO_OPTIONS) -> st
 
 
 def _only_ours_keeps_the_cap(official: Answer, ours: Answer, cap: int | None) -> bool:
-    """Spark's connector forgets it where bounds are words; the rows must be the same all the same."""
+    """Return whether only ours keeps the cap; Spark's drops it if bounds are words. Rows must be equal."""
     return cap is not None and _merge(official) == _merge(ours) and _widest(ours) <= cap < _widest(official)
 
 
 def _merge(answer: Answer) -> tuple[object, ...]:
-    """What was read, wherever it was cut."""
+    """Return what was read, wherever it was cut."""
     return (answer.error, answer.columns, [row for task in answer.tasks for row in task])
 
 
 def _widest(answer: Answer) -> int:
-    """The most offsets between the first and the last row of a task, both counted."""
+    """Return the largest number of offsets from the first to the last row of a task, both included."""
     return max((last - first + 1 for *_, first, last in answer.splits), default=0)
 
 

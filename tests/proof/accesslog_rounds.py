@@ -1,10 +1,10 @@
-"""Rounds of kills of the access-log pipeline, each held against a run that was left alone.
+"""Rounds of kills of the access-log pipeline, each compared with a run that was left alone.
 
     python -m tests.proof.accesslog_rounds --rounds 30 --seed 1
 
-Each round has traffic of its own, goes into SQLite, PostgreSQL or MariaDB in turn, and kills the driver with
-its JVM at steps that its seed chooses; then every row of every table must be what the undisturbed run left,
-and the decisions those of the engine in memory.
+Each round has its own traffic, writes to SQLite, PostgreSQL or MariaDB in turn, and kills the driver with its
+JVM at steps that its seed chooses. Afterwards every row of every table must equal what the undisturbed run
+left, and the decisions must equal those of the engine in memory.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ log = logging.getLogger(__name__)
 KINDS = ("sqlite", "postgresql", "mariadb")
 MASTER = "local[2,4]"
 KILLS = 4
-#: Lines of a batch: small, so that a round has many batches, or as big as the others leave.
+#: Lines per batch, taken in turn; they are few, so that a round has many batches.
 SIZES = (90, 140, 300)
 
 
 @dataclass
 class Campaign:
-    """What was asked for, and what has come of it."""
+    """What was asked for, and the results."""
 
     seed: int
     rounds: int
@@ -130,7 +130,10 @@ def _run_round(
 
 
 def _check_decisions(dump: Dump, traffic: Traffic) -> int:
-    """The ids of an engine's decisions name the subject, the rule and the line that caused each."""
+    """Check that the decisions are those of the engine in memory, and return how many there are.
+
+    They are compared by id, which names the subject, the rule and the line that caused the decision.
+    """
     expected = sorted(each["decision_id"] for each in decide_in_memory(traffic))
     assert sorted(row[0] for row in dump["accesslog_decisions"]) == expected
     return len(expected)

@@ -1,9 +1,9 @@
 """Throws damaged access-log lines at the kernel and compares every field with the slow reference.
 
 Every input comes from (seed, number), so any finding can be repeated alone with `--only`. A damaged line
-stands between two whole ones or behind them, and the bytes of the last end at a protected page, as does all
-memory that is written. A crash, an exception, another field, another reason, a damaged neighbour, or a
-second without an answer is a finding.
+stands between two whole ones or behind them. The bytes of the last line end at a protected page, and so does
+all memory that is written. A finding is a crash, an exception, another field, another reason, a damaged
+neighbour, or a second without an answer.
 
     python -m tests.proof.fuzz_accesslog --inputs 1000000 --seed 7
 """
@@ -219,7 +219,7 @@ def _tell(text: bytes) -> Callable[[random.Random], bytes]:
     return lambda rng: text
 
 
-#: What a server writes for a directive, to make formats of.
+#: What a server writes for a directive, used to make formats.
 _APACHE: dict[str, Callable[[random.Random], bytes]] = {
     "%l": _tell(b"-"), "%u": _user, "%r": _request, "%m": _tell(b"GET"), "%U": _tell(b"/a"), "%q": _query,
     "%H": _tell(b"HTTP/1.1"), "%>s": _status, "%s": _status, "%b": _number, "%B": _number, "%O": _number,
@@ -241,7 +241,7 @@ _NGINX: dict[str, Callable[[random.Random], bytes]] = {
 
 
 def make_format(rng: random.Random) -> tuple[str, list[bytes]]:
-    """A format of random fields, with a client and a time, and three lines that have it."""
+    """Return a format of random fields, with a client and a time, and three lines that have it."""
     apache = rng.random() < 0.5
     fields = dict(_APACHE if apache else _NGINX)
     known = dict(rng.sample(sorted(fields.items(), key=lambda item: item[0]), rng.randrange(1, 10)))
@@ -267,7 +267,7 @@ def make_format(rng: random.Random) -> tuple[str, list[bytes]]:
     return log_format, lines
 
 
-#: Formats and who makes their lines.
+#: Formats, and the functions that make their lines.
 FORMATS: dict[str, Callable[[random.Random], bytes]] = {
     "auto": _make_auto,
     "json": _make_json,
@@ -293,7 +293,7 @@ _FRAMES = (
 
 
 def make_line(rng: random.Random, log_format: str) -> bytes:
-    """A line that has the format, mostly; sometimes one of another format."""
+    """Return a line that has the format, mostly; sometimes one of another format."""
     make = FORMATS[log_format] if rng.random() < 0.95 else rng.choice(list(FORMATS.values()))
     return make(rng)
 
@@ -366,7 +366,7 @@ def damage(rng: random.Random, line: bytes) -> tuple[str, bytes]:
 
 
 def as_rows(lines: Lines, count: int) -> list[dict[str, Any] | str | None]:
-    """What the kernel says about each value, in the words of the reference; None where it says nothing."""
+    """Return the kernel's result for each value in the terms of the reference; None where there is none."""
     texts = {name: take_texts(lines, name) for name in TEXT_FIELDS}
     rows: list[dict[str, Any] | str | None] = [None] * count
     for n, row in enumerate(lines.rows.tolist()):
@@ -408,7 +408,7 @@ def _allocate(shape: int | tuple[int, int], kind: npt.DTypeLike) -> npt.NDArray[
     return guarded_array(int(np.prod(shape)), kind).reshape(shape)
 
 
-#: Lines whose every beginning is parsed, too: a line may be cut off anywhere.
+#: Lines of which every prefix is parsed too, because a line may be cut off anywhere.
 _CUT = (
     b"<165>1 2003-10-11T22:14:15Z h app 1 - [a b] 10.0.0.1 - a [b [10/Oct/2000:13:55:36.5 +05:30] "
     b'"GET /\\" HTTP/1.1" 200 51 "-" "x" "2a00::1, 10.0.0.1:80" 0.25 7ms',
@@ -421,7 +421,7 @@ _CUT = (
 
 
 def find_cut_off(kernel: Kernel) -> list[str]:
-    """Beginnings of lines that are not read as the reference reads them; each ends at the protected page."""
+    """Return the prefixes that are not read as the reference reads them; each ends at the protected page."""
     beginnings = [line[:size] for line in _CUT for size in range(len(line) + 1)]
     return [
         f"beginning {each!r}"
@@ -431,7 +431,7 @@ def find_cut_off(kernel: Kernel) -> list[str]:
 
 
 def run(seed: int, inputs: int, only: int | None = None) -> dict[str, Any]:
-    """Judge the inputs of one seed; the table counts format and mutation x outcome."""
+    """Judge the inputs of one seed; return outcomes by format and mutation, and the findings."""
     kernel = Kernel()
     table: dict[str, Counter[str]] = {}
     findings: list[str] = []
@@ -440,7 +440,7 @@ def run(seed: int, inputs: int, only: int | None = None) -> dict[str, Any]:
         rng = random.Random(f"{seed}/{number}")
         kind = log_format = rng.choice(tuple(FORMATS))
         proxies = rng.choice(((), PROXIES))
-        place = rng.choice((1, 2))  # between two whole ones, or as the last one at the protected page
+        place = rng.choice((1, 2))  # between two whole lines, or as the last one at the protected page
         values = [make_line(rng, log_format) for _ in range(3)]
         if rng.random() < 0.25:
             kind = "any format"

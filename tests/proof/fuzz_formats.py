@@ -1,10 +1,11 @@
 """Throws damaged values at the format decoders and compares them with other people's parsers.
 
 Every input comes from (seed, number), so any finding can be repeated alone with `--only`. A damaged value
-stands between two whole ones or behind them, and the bytes of the last end at a protected page, as does all
-memory that is written. The witnesses: Python's json for JSON, Google's parser for Protobuf, fastavro for Avro
-(which is asked only about values we call good: it reads some that are none). A crash, an exception, another
-value, another verdict, a damaged neighbour, or a second without an answer is a finding.
+stands between two whole ones or behind them. The bytes of the last value end at a protected page, and so does
+all memory that is written. The witnesses are Python's json for JSON, Google's parser for Protobuf, and
+fastavro for Avro (which is asked only about values we call good, because it also reads some that are not). A
+finding is a crash, an exception, another value, another verdict, a damaged neighbour, or a second without an
+answer.
 
     python -m tests.proof.fuzz_formats --inputs 1000000 --seed 7
 """
@@ -160,7 +161,7 @@ def damage(rng: random.Random, data: bytes, other: bytes) -> tuple[str, bytes]:
 
 
 def judge_json(data: bytes, found: Any, reason: str | None) -> str:
-    """What Python reads is what we read, bad fields null; a reason is there exactly where one is bad."""
+    """Check that Python reads the same, with bad fields null, and that exactly those have a reason."""
     twins = []
 
     def collect(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -168,7 +169,7 @@ def judge_json(data: bytes, found: Any, reason: str | None) -> str:
         if len(whole) < len(pairs):
             twins.append(True)
         for name in whole:
-            name.encode()  # a name with half of a surrogate pair: not so in values
+            name.encode()  # fails for half of a surrogate pair, which is bad in a name but not in a value
         return whole
 
     try:
@@ -181,7 +182,7 @@ def judge_json(data: bytes, found: Any, reason: str | None) -> str:
         return "FINDING: bad, but Python reads it"
     expected = {name: _read_field(value.get(name), kind) for name, kind in _JSON_KINDS.items()}
     bad = _BAD in expected.values() or _BAD in (expected["o"] or {}).values()
-    # A name that is there twice: Python looks at the last value only, we (and Spark) at both.
+    # A duplicate name: Python looks only at the last value, we (and Spark) at both.
     if bad != (reason is not None) and not (twins and reason is not None):
         return f"FINDING: the reason is {reason}"
     return "good" if _same(found, _without_bad(expected)) else f"FINDING: {found!r} is not {expected!r}"
@@ -194,7 +195,7 @@ _JSON_KINDS: dict[str, Any] = {
 
 
 def _read_field(value: Any, kind: Any) -> Any:
-    """The value as a column of the kind holds it, or _BAD: lists and maps are bad as a whole."""
+    """Return the value as a column of the kind holds it, or _BAD: lists and maps are bad as a whole."""
     if value is None:
         return None
     if isinstance(kind, dict):
@@ -238,7 +239,7 @@ def _as_real(value: Any) -> Any:
 
 
 def _same(found: Any, expected: Any) -> bool:
-    """Equal; a text that stands for another kind of value is that value's JSON; NaN is NaN."""
+    """Return whether values are equal; a text for another kind is that value's JSON; NaN equals NaN."""
     if isinstance(expected, dict) and isinstance(found, dict):
         return expected.keys() == found.keys() and all(_same(found[key], expected[key]) for key in expected)
     if isinstance(expected, list) and isinstance(found, list):
@@ -272,7 +273,7 @@ def judge_protobuf(data: bytes, found: Any, reason: str | None) -> str:
     if reason is not None:
         return "FINDING: bad, but Google's parser reads it"
     expected = expect_row(message)
-    # Google's Python parser puts a map's entry aside when it holds an unknown field; others read it.
+    # Google's Python parser sets a map's entry aside when it holds an unknown field; other parsers read it.
     aside = {each.field_number for each in UnknownFieldSet(message)}
     for field in message.DESCRIPTOR.fields:
         if field.name.startswith("m_") and field.number in aside:
@@ -313,7 +314,7 @@ class Decoders:
 
 
 def _with_maps(value: Any) -> Any:
-    """Maps come as lists of pairs; as in the witnesses, the last value of a key counts."""
+    """Return maps from lists of pairs; as in the witnesses, the last value of a key counts."""
     if isinstance(value, dict):
         return {key: _with_maps(each) for key, each in value.items()}
     if isinstance(value, list):
@@ -331,11 +332,11 @@ KINDS: dict[str, tuple[Callable[[random.Random], bytes], Judge]] = {
 
 
 def run(seed: int, inputs: int, only: int | None = None) -> dict[str, Any]:
-    """Judge the inputs of one seed; the table counts format and mutation x outcome."""
+    """Judge the inputs of one seed; return outcomes by format and mutation, and the findings."""
     decoders = Decoders()
     table: dict[str, Counter[str]] = {}
     findings: list[str] = []
-    for kind in KINDS:  # compile before the clock runs
+    for kind in KINDS:  # compile before the clock starts
         decoders.decode(kind, [b""])
     for number in range(inputs) if only is None else [only]:
         rng = random.Random(f"{seed}/{number}")
@@ -344,7 +345,7 @@ def run(seed: int, inputs: int, only: int | None = None) -> dict[str, Any]:
         whole = make(rng)
         mutation, damaged = damage(rng, whole, make(rng))
         began = time.process_time()
-        # Between two whole ones it must leave both alone; as the last one it ends at the protected page.
+        # Between two whole values it must affect neither; as the last one it ends at the protected page.
         place = rng.choice((1, 2))
         values = [whole, whole, whole]
         values[place] = damaged
@@ -367,7 +368,7 @@ def run(seed: int, inputs: int, only: int | None = None) -> dict[str, Any]:
 
 
 def _fix_empty(row: Any, like: Any) -> Any:
-    """An empty map is an empty list in Python; give it back its kind by its name."""
+    """Restore the kind of an empty map by its name, because in Python it is an empty list."""
     if isinstance(row, dict) and isinstance(like, dict):
         return {
             key: {} if value == [] and (key == "m" or key[:2] == "m_") else value

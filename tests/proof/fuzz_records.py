@@ -1,10 +1,10 @@
 """Throws damaged record batches at the fast decoder and compares it with the reference decoder.
 
-Every input comes from (seed, number), so any finding can be repeated alone with `--only`. The input ends at
-a protected page; in every second one so do each decompressed batch and each buffer that is written. Allowed
-outcomes: both decoders return the same rows, or both refuse, the fast one with the condition that the
-reference's verdict asks for. A crash, another exception, other rows, a refusal of what the reference reads,
-or a second without an answer is a finding.
+Every input comes from (seed, number), so any finding can be repeated alone with `--only`. The input ends at a
+protected page; in every second one so does each decompressed batch and each buffer that is written. Two
+outcomes are allowed: both decoders return the same rows, or both refuse, the fast one with the condition that
+matches the reference's verdict. A finding is a crash, another exception, other rows, a refusal of what the
+reference reads, or a second without an answer.
 
     python -m tests.proof.fuzz_records --inputs 1000000 --seed 7
 """
@@ -38,7 +38,7 @@ CAPACITY = 4 << 20
 
 
 class GuardedDecompressor(Decompressor):
-    """Puts what was decompressed in front of a protected page as well."""
+    """A decompressor that puts its output in front of a protected page too."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class GuardedDecompressor(Decompressor):
 
 
 class FastDecoder:
-    """The decoder under test, with small Arrow batches so that records meet the ends of buffers often.
+    """The decoder under test, with small Arrow batches, so that records often meet the ends of buffers.
 
     `guarded` puts each decompressed batch, and each column that is written, alone in front of a protected
     page; otherwise decompressed batches lie side by side, as in production.
@@ -72,7 +72,7 @@ class FastDecoder:
 
 
 def judge(fast: Callable[..., list[Row]], arguments: tuple[Any, ...]) -> str:
-    """The outcome of one input: "same rows", a refusal's condition, or a text that begins with FINDING."""
+    """Return the outcome of one input: "same rows", a refusal's condition, or a text with FINDING."""
     expected: list[Row] | None = None
     wanted = ""
     try:
@@ -101,9 +101,9 @@ def judge(fast: Callable[..., list[Row]], arguments: tuple[Any, ...]) -> str:
 
 
 def run(seed: int, inputs: int, only: int | None = None) -> dict[str, Any]:
-    """Judge the inputs of one seed; the table counts kind of mutation x outcome."""
+    """Judge the inputs of one seed and return a table of outcomes by kind of mutation, with the findings."""
     decoders = (FastDecoder(guarded=True), FastDecoder(guarded=False))
-    for warm_up in range(40):  # compile before the clock runs, for every codec
+    for warm_up in range(40):  # compile before the clock starts, for every codec
         for decoder in decoders:
             decoder.rows(make_input(random.Random(warm_up), "none")[0], 0, 100, [(7, 0)])
     table: dict[str, Counter[str]] = {name: Counter() for name in ("none", *MUTATIONS)}

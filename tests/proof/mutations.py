@@ -1,7 +1,7 @@
 """Inputs for the decoder's fuzz run: small logs with every feature, and twelve ways to damage them.
 
-Damage is made where it hurts: most inputs get their checksums mended afterwards, because a decoder that
-only ever sees wrong checksums is not tested at all.
+Damage is made where it matters: most inputs get their checksums mended afterwards, because a decoder that
+only ever sees wrong checksums is not really tested.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def make_record(rng: random.Random) -> Record:
         (rng.choice((b"", b"a", b"a", "ü".encode(), b"\xff")), some_bytes(9))
         for _ in range(rng.choice((0, 0, 1, 2, 3)))
     )
-    # The last choice is larger than the whole output buffer of the run.
+    # The last choice is larger than the run's whole output buffer.
     value = some_bytes(rng.choice((5, 40, 400)))
     return Record(some_bytes(12), value, headers, rng.choice((0, 1, 7, -5, 100_000)))
 
@@ -51,7 +51,7 @@ class Draft:
         records = [make_record(rng) for _ in range(rng.choice((0, 1, 2, 3, 3, 9)))]
         deltas, delta = [], -1
         for _ in records:
-            delta += rng.choice((1, 1, 1, 2, 5))  # holes, as compaction leaves them
+            delta += rng.choice((1, 1, 1, 2, 5))  # gaps, as compaction leaves them
             deltas.append(delta)
         self.pieces = [
             build_record(Record(r.key, r.value, r.headers, r.time_delta, d), d)
@@ -75,7 +75,7 @@ class Draft:
 
 
 def make_input(rng: random.Random, kind: str) -> tuple[bytes, bool]:
-    """A log damaged in one way, and whether its checksums were mended afterwards."""
+    """Return a log damaged in one way, and whether its checksums were mended afterwards."""
     base, batches = rng.randrange(20), list[bytearray]()
     target = rng.randrange(3)
     for place in range(3):
@@ -98,7 +98,7 @@ def make_input(rng: random.Random, kind: str) -> tuple[bytes, bool]:
 
 
 def damage_plain(rng: random.Random, kind: str, draft: Draft) -> bytearray:
-    """Damage under the compression: the records' own bytes."""
+    """Damage the records' own bytes, below the compression."""
     pieces = draft.pieces
     if kind == "record bits" and pieces:
         plain = bytearray(b"".join(pieces))
@@ -111,12 +111,13 @@ def damage_plain(rng: random.Random, kind: str, draft: Draft) -> bytearray:
         wrong = rng.choice((varint(len(body) + rng.choice((-2, -1, 1, 2, 100))), rng.choice(_EVIL_VARINTS)))
         pieces[n] = wrong + body
     elif kind == "varint" and pieces:
-        # A well-measured record with one foreign varint in it: the lengths around it stay right.
+        # A record of the right length with one foreign varint in it, so that the lengths around it stay
+        # right.
         n = rng.randrange(len(pieces))
         body = bytearray(_strip_varint(pieces[n]))
         start = rng.randrange(len(body))
         end = start + rng.randrange(3)
-        if rng.random() < 0.7:  # exactly in the place of a number: its time, its offset, a length, a count
+        if rng.random() < 0.7:  # exactly in the place of a number: a time, an offset, a length or a count
             start, end = rng.choice(_find_varints(bytes(body)))
         body[start:end] = rng.choice(_EVIL_VARINTS)
         pieces[n] = varint(len(body)) + bytes(body)
@@ -136,7 +137,7 @@ def damage_plain(rng: random.Random, kind: str, draft: Draft) -> bytearray:
 
 
 def damage_sealed(rng: random.Random, kind: str, data: bytearray) -> bytearray:
-    """Damage of the finished batch: its header, its length, its compressed bytes."""
+    """Damage the finished batch: its header, its length, or its compressed bytes."""
     if kind == "bits":
         for _ in range(rng.randrange(1, 9)):
             data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
@@ -167,7 +168,7 @@ def _strip_varint(data: bytes) -> bytes:
 
 
 def _find_varints(body: bytes) -> list[tuple[int, int]]:
-    """Where the numbers of a whole record are: time, offset, and every length and count."""
+    """Return where the numbers of a whole record are: time, offset, and every length and count."""
     cursor, spans = Cursor(body, 1), []
 
     def number() -> int:

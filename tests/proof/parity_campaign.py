@@ -1,9 +1,9 @@
-"""Reads random option sets with Spark's JVM connector and with ours, and tells every difference.
+"""Reads random option sets with Spark's JVM connector and with ours, and reports every difference.
 
-Each set comes from (seed, number), so a finding is repeated alone with `--only`. A campaign goes on until
-it has run the wanted number of sets and has used every option often enough. Real servers are started for it
-unless `--bootstrap` names a broker. A difference that no table explains is a finding; one is enough to end
-with 1.
+Each set comes from (seed, number), so a finding can be repeated alone with `--only`. A campaign continues
+until it has run the requested number of sets and has used every option often enough. It starts real servers
+unless `--bootstrap` names a broker. A difference that no table explains is a finding; with one or more, the
+exit code is 1.
 
     python -m tests.proof.parity_campaign --seed 7 --sets 200
 """
@@ -33,7 +33,7 @@ from tests.parity.verdicts import judge
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: However rare an option is in the random sets, a campaign that has not met it so often goes on.
+#: A campaign continues until it has met each option this often, however rare the option is in random sets.
 TIMES_EACH = 20
 MOST_SETS = 5_000
 
@@ -63,7 +63,7 @@ def start_spark() -> Iterator[SparkSession]:
 
 @contextlib.contextmanager
 def start_world(bootstrap: str | None) -> Iterator[tuple[str, str]]:
-    """The broker's address and the prefix of the topics on it."""
+    """Yield the broker's address and the prefix of the topics on it."""
     with contextlib.ExitStack() as stack:
         if bootstrap is None:
             settings = {"log.cleaner.backoff.ms": 500}
@@ -120,7 +120,7 @@ def main() -> int:
 
 
 def tell(report: dict[str, Any]) -> str:
-    """The report as lines of text."""
+    """Return the report as lines of text."""
     lines = [f"seed {report['seed']}, {report['option_sets']} option sets in {report['seconds']} s"]
     lines += [f"{count:6} {verdict}" for verdict, count in report["verdicts"].items()]
     lines += [f"{count:6} x {key}" for key, count in report["times_each_option_was_used"].items()]

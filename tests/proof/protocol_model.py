@@ -1,11 +1,11 @@
-"""The publishing protocol searched with several things going wrong in one run, and the planted bugs again.
+"""The publishing protocol, searched with several faults in one run, and the planted bugs again.
 
     python -m tests.proof.protocol_model --write
 
-The unit tests search each fault alone. Here two, and three kinds, strike in one run of two writers, three
-batches and two partitions, in every order. A fail-over, which takes the database back to any state that it
-had, strikes two writers alone; and with a crash and a lost answer one writer whose batches offsets do not
-tell apart. A search that ends has tried them all.
+The unit tests search each fault alone. Here two faults, or three of different kinds, strike in one run of two
+writers, three batches and two partitions, in every order. A fail-over, which takes the database back to any
+earlier state, strikes two writers on its own. Together with a crash and a lost answer, it strikes one writer
+whose batches offsets do not distinguish. A search that ends has tried them all.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ FAULTS: tuple[dict[str, int], ...] = (
     {"crash": 1, "doubt": 1, "restart": 1},
 )
 LOST = {"failover": 1}
-#: Over batches that offsets hide: who writes, how many writers, what happens to them.
+#: For batches that offsets do not distinguish: the kind of writer, how many writers, and what happens to
+#: them.
 FAILOVERS: tuple[tuple[Any, str, tuple[failover.Planned, ...], dict[str, int]], ...] = (
     (failover.write_direct, "a", failover.PLAN, {"failover": 1, "crash": 1, "doubt": 1}),
     (failover.write_query, "a", failover.PLAN, {"failover": 1, "crash": 1, "doubt": 1}),
@@ -50,7 +51,7 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="keep the report in docs/proof")
     given = parser.parse_args()
     only = given.failover
-    # The small ones first: what they find is found in seconds.
+    # The small searches come first, because they find their bugs within seconds.
     bugs = [
         *(_look_for(bug.__name__, partial(search, bug), faults) for bug, faults in BUGS if not only),
         *(

@@ -15,7 +15,7 @@ from penstock.kafka.records.codecs import CODEC_NAMES
 from tests.conftest import IMPATIENT
 from tests.support.kafka.random_logs import FEATURES, run
 
-SHARE = 50  # logs under way at once; each open transaction holds a producer
+SHARE = 50  # logs in progress at once; each open transaction holds a producer
 FEWEST_PER_CELL = 10
 
 

@@ -21,7 +21,7 @@ LIBRARIES = ("pyspark", "kafka-python", "pyarrow", "numba", "numpy", "confluent-
 
 
 def record(name: str, campaign: str, *, repeat: str, facts: dict[str, object], write: bool) -> None:
-    """One report on standard output and, with `write`, as docs/proof/NAME.json."""
+    """Print one report and, with `write`, store it as docs/proof/NAME.json."""
     report = {
         "campaign": campaign,
         "commit": _ask_git("rev-parse", "HEAD"),

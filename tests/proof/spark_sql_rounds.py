@@ -1,13 +1,13 @@
-"""Faults in Spark rounds: direct streams into SQL sinks, each record exactly once, at every moment.
+"""Faults in Spark rounds: direct streams into SQL sinks, with each record there exactly once at every moment.
 
     python -m tests.proof.spark_sql_rounds --rounds 30 --seed 1 --write
 
 A campaign has one broker with one topic and its producer's ledger of acknowledged sends, one database, and a
-crew of Spark drivers: some rounds on a standalone cluster of two workers, the others on `local[2,4]`, where
-the executor is the driver's own and a kill hits the Python worker of a running task instead. A round is a
-fresh table that the whole topic goes into, and some faults one after another, each at a step that the seed
-chose and that somebody stood at. While it runs, rows and offsets are counted in one statement, again and
-again; in the end the table is what the producer's ledger says. A fault that did not happen fails its round.
+crew of Spark drivers. Some rounds run on a standalone cluster of two workers. The others run on `local[2,4]`,
+where the executor is the driver's own and a kill hits the Python worker of a running task instead. A round
+writes the whole topic into a fresh table, with some faults one after another, each at a step that the seed
+chose and that a process reached. While it runs, rows and offsets are counted in one statement, again and
+again. At the end the table must match the producer's ledger. A fault that did not happen fails its round.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ LOCAL = "local[2,4]"
 
 @dataclass
 class Campaign:
-    """What was asked for, and what has come of it."""
+    """What was asked for, and the results."""
 
     kind: str
     seed: int
@@ -67,7 +67,8 @@ def run_campaign(campaign: Campaign, minutes: float) -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         on_cluster = campaign.cluster_rounds if server is not None else 0
         if on_cluster:
-            # A core for an executor of each driver: one at work, one ready to take over, others on their way.
+            # One core for an executor of each driver: one is at work, one ready to take over, others are
+            # starting.
             with (
                 LocalSpark(cores=4, memory_mb=4096) as cluster,
                 crew(folder / "cluster", cluster.master_url) as drivers,

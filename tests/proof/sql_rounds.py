@@ -3,14 +3,16 @@
     python -m tests.proof.sql_rounds --rounds 70 --seed 1 --write
 
 A campaign has one broker, one topic of more than a thousand records, and their producer's ledger of
-acknowledged sends. A round is a fresh table that the whole topic goes into. Some lives of a writer run, each
-with a fault at a step that the seed chose, reading included: it is killed, or it stands still there while the
-database or the broker is killed or restarted, the connection is cut, the answer to the step is cut, another
-writer takes over, or somebody holds its lock. A last life without a fault finishes. While they run, rows and
-offsets are counted in one statement, again and again; in the end the table is what the ledger says.
+acknowledged sends. A round writes the whole topic into a fresh table. Several lives of a writer run, each
+with a fault at a step that the seed chose, which may also be reading. The writer is killed there, or it is
+stopped while the database or the broker is killed or restarted, the connection is cut, the answer to the step
+is cut, another writer takes over, or somebody holds its lock. A last life without a fault finishes. While
+they run, rows and offsets are counted in one statement, again and again. At the end the table must match the
+ledger.
 
-With `--few-rights`, the owner makes the tables and all lives run as a user with the rights that the guide on
-delivery names: in every other round those on rows alone, and no life stages; else those for staging as well.
+With `--few-rights`, the owner creates the tables and all lives run as a user with the rights that the guide
+on delivery names. In every other round these are only the rights on rows, and no life stages; in the others
+they also include those for staging.
 """
 
 from __future__ import annotations
@@ -51,19 +53,21 @@ from tests.sql.roles import make_role
 from tests.sql.sinks import lead_through
 
 KINDS = ("sqlite", "postgresql", "mariadb")
-#: How often each is met; a broker's start takes longest, and its part is reading only.
+#: How often each fault is chosen; a broker's start takes longest, and it affects only reading.
 _ANYWHERE = (*["kill"] * 8, *["successor"] * 4, *["lock"] * 4, "broker", "broker-away")
 _SERVER = (*_ANYWHERE, *["server"] * 2, "server-restart", *["cut"] * 4, *["cut-answer"] * 4)
 FAULTS = {"sqlite": _ANYWHERE, "postgresql": _SERVER, "mariadb": _SERVER}
-#: Taking over (six), and two batches: reading, and a publish (six).
+#: Taking over (six steps) and two batches: reading, and a publish (six).
 STEPS = 20
 RECORDS = (800, 600)
 
 
 @dataclass
 class Place:
-    """Where a round happens, and what can be done to it. `url` may lead through the proxy, `direct` never
-    does; both are for writers. `database` is for those who look."""
+    """Where a round happens, and what can be done to it.
+
+    `url` may lead through the proxy, `direct` never does; both are for writers. `database` is for observers.
+    """
 
     database: OwnDatabase
     url: str
@@ -78,7 +82,7 @@ class Place:
 
 @dataclass
 class Round:
-    """What happened in a round: for each life its fault, the step it had come to, and the rows there were."""
+    """The record of a round: for each life its fault, the step it had reached, and the number of rows."""
 
     seed: int
     lives: list[dict[str, Any]] = field(default_factory=list)
@@ -94,7 +98,7 @@ def run_round(seed: int, kind: str, place: Place) -> Round:
     for number in range(1, lives + 1):
         staged = kind != "sqlite" and dice.random() < 0.6 and place.may_stage
         goal = (share[0] * number - dice.randrange(20), share[1] * number - dice.randrange(20))
-        # Two batches at least: enough steps for the fault.
+        # At least two batches, so that there are enough steps for the fault.
         sizes = (share[0] // 2 - dice.randrange(15), share[1] // 2 - dice.randrange(15))
         plan = Plan(goal, sizes, staged, dice.randint(1, STEPS), dice.choice(("before", "after")))
         plan = replace(plan, source=place.source)
@@ -130,7 +134,7 @@ def _live(place: Place, plan: Plan, fault: str) -> dict[str, Any]:
 
 
 def _strike(place: Place, plan: Plan, fault: str, life: Life, undo: ExitStack) -> None:
-    """What is done while the writer stands still; then it goes on."""
+    """Let the fault happen while the writer is stopped, then let the writer continue."""
     broker = place.kafka.brokers[0]
     if fault == "successor":
         with begin_life(place.direct, replace(plan, step=None)) as other:

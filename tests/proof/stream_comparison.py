@@ -1,4 +1,4 @@
-"""What a stream does whose log became another one under the same offsets, beside Spark's JVM connector.
+"""What a stream does when its log is replaced under the same offsets, compared with Spark's JVM connector.
 
 python -m tests.proof.stream_comparison --write
 
@@ -56,7 +56,7 @@ CHANGES: dict[str, tuple[int, Change]] = {
 
 
 def compare(session: SparkSession, cluster: Any, name: str, folder: Path) -> list[dict[str, object]]:
-    """One change under four running streams: two sources, loss checking on and off."""
+    """Make one change under four running streams: two sources, loss checking on and off."""
     factor, change = CHANGES[name]
     topic = f"other-log-{factor}"
     config = {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}

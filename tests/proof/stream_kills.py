@@ -1,10 +1,10 @@
-"""Kills at every step of a stream, three rounds and more for each, on real Spark and real Kafka.
+"""Kills at every step of a stream, at least three rounds for each, on real Spark and real Kafka.
 
 python -m tests.proof.stream_kills --rounds 3 --seed 1 --write
 
-Each victim has a query of its own that lives through all its rounds: the planner's process and a task's
-process under Spark's file sink, the driver under that sink and under one that is killed between the rows and
-Spark's note of them. At the end every row that was written is there exactly once, compared whole.
+Each victim has its own query, which lives through all its rounds: the planner's process and a task's process
+under Spark's file sink, the driver under that sink and under one that is killed between the rows and Spark's
+note of them. At the end every row that was written is there exactly once, compared whole.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.crash.streams.drills import DRIVER, PARTITIONS, PLANNER, TASK, Drill,
 from tests.proof.recording import record
 from tests.spark.streaming import create_topic
 
-#: Victim, the steps at which it is met, and the sink.
+#: Victim, the steps at which it is killed, and the sink.
 CASES = {
     "planner": (PLANNER, PLANNER_STEPS, "files"),
     "task": (TASK, ("read",), "files"),

@@ -1,4 +1,4 @@
-"""A stream on three brokers for minutes while leaders move every five seconds and brokers are killed.
+"""A stream on three brokers for minutes, while leaders move every five seconds and brokers are killed.
 
 python -m tests.proof.stream_leaders --minutes 3 --rows 1000000 --seed 1 --write
 

@@ -29,7 +29,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=600, help="begin no history after this")
     parser.add_argument("--write", action="store_true", help="to docs/proof/stream-miniature.json")
     options = parser.parse_args()
-    logging.disable(logging.WARNING)  # each loss is told, and there are many
+    logging.disable(logging.WARNING)  # each loss is logged, and there are many
     began, done, failures = time.monotonic(), 0, []
     for seed in range(options.seed, options.seed + options.histories):
         if time.monotonic() - began > options.minutes * 60:

@@ -1,4 +1,4 @@
-"""The rules of `spike_detection` for one server, worked out from its whole past: slow, and plain to read."""
+"""The rules of `spike_detection` for one server, worked out from its whole past: slow, and easy to read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def unsteady(value: float) -> float:
 
 
 def spread(values: list[float], median: float, up: bool) -> float:
-    """A standard deviation from the values on one side, by two of their quantiles."""
+    """Return a standard deviation from the values on one side, by two of their quantiles."""
     last = len(values) - 1
     near, far = last * 84 // 100, last * 95 // 100
     if not up:
@@ -43,7 +43,7 @@ class Opened:
 
 @dataclass
 class SlowWatch:
-    """One server."""
+    """The watch over one server."""
 
     born: int
     limits: AnomalyLimits = field(default_factory=AnomalyLimits)
@@ -73,15 +73,15 @@ class SlowWatch:
             self._learn(second // 10)
 
     def _bin(self, number: int) -> list[int] | None:
-        """The facts of ten seconds; None where the past does not go back so far."""
-        if number not in self.bins:  # asked for only when its ten seconds are over
+        """Return the facts of ten seconds; None where the past does not go back so far."""
+        if number not in self.bins:  # needed only when its ten seconds are over
             begin = number * 10 - self.born
             some = self.past[max(begin, 0) : max(begin + 10, 0)]
             self.bins[number] = [sum(each[fact] for each in some) for fact in range(5)] if some else None
         return self.bins[number]
 
     def _usable(self, ended: int, baseline: int, width: int = 1) -> list[list[int]]:
-        """The facts of usable stretches of bins, newest first, without the last minute."""
+        """Return the facts of usable stretches of bins, newest first, without the last minute."""
         found = []
         last = ended - 6
         while last - width + 1 >= ended - 89:

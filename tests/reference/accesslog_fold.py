@@ -1,4 +1,4 @@
-"""The fold in plain Python, to hold the kernel against; and random histories with what is needed to run them.
+"""The fold in plain Python, to compare with the kernel, and random histories with what is needed to run them.
 
 The reference has no buckets, no pools and no batches: one dictionary of subjects, one list of lines in order.
 """
@@ -63,7 +63,7 @@ CLIENTS = ("192.0.2.1", "192.0.2.2", "192.0.2.3",
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a history: what the parser and the detector would say about it."""
+    """One line of a history: what the parser and the detector would return for it."""
 
     number: int
     client: str
@@ -77,7 +77,7 @@ class Line:
 
 
 def make_history(seed: int, size: int, *, jitter_us: int = 0, step_us: int = 2 * SECOND) -> list[Line]:
-    """Lines in the order they are written; times may go back by up to `jitter_us`."""
+    """Return lines in the order they are written; times may go back by up to `jitter_us`."""
     dice = random.Random(seed)
     content = [
         RULES.find(name).number for name in ("signal.a", "signal.b", "soft.four", "hard.ten", "mock.ten")
@@ -108,7 +108,7 @@ def make_history(seed: int, size: int, *, jitter_us: int = 0, step_us: int = 2 *
 
 
 def spread(history: Sequence[Line], key: str, partitions: int = 3) -> dict[int, list[Line]]:
-    """The history in partitions, as a topic keyed by client or by server has it."""
+    """Return the history split into partitions, as a topic keyed by client or by server has it."""
     topic: dict[int, list[Line]] = {n: [] for n in range(partitions)}
     for line in history:
         value = client_of(line.client) if key == "client" else getattr(line, key)
@@ -117,12 +117,12 @@ def spread(history: Sequence[Line], key: str, partitions: int = 3) -> dict[int, 
 
 
 def name_agent(agent: int) -> bytes:
-    """The text that stands in the log for the number of an agent."""
+    """Return the log's text for the number of an agent."""
     return b"agent/%d" % agent
 
 
 def make_batch(lines: Sequence[Line]) -> tuple[Lines, Findings]:
-    """What the parser and the detector would return for these lines."""
+    """Return what the parser and the detector would return for these lines."""
     texts = [line.client.encode() for line in lines] + [name_agent(line.agent) for line in lines]
     sizes = np.array([len(text) for text in texts], np.int32)
     starts = (np.cumsum(sizes) - sizes).astype(np.int32)
@@ -164,7 +164,7 @@ class Runner:
 
     settings: DefenceSettings
     partitions: int = 3
-    packs: bool = False  # write the state down and read it again after every batch
+    packs: bool = False  # serialize the state and read it again after every batch
     clocks: Clocks = field(init=False)
     states: list[LaneState] = field(init=False)
     offsets: dict[int, int] = field(default_factory=dict)
@@ -196,7 +196,7 @@ class Runner:
         self._fold(events, orders)
 
     def end(self) -> list[tuple[str, str, str, int, int, int]]:
-        """Fold the rest; all decisions as (client, rule, action, line that caused it, level, ban seconds)."""
+        """Fold the rest; return all decisions as (client, rule, action, causing line, level, ban seconds)."""
         self._fold([[] for _ in self.states], None, finish(self.clocks))
         return sorted(
             (row["client"], row["rule"], row["action"], self.log[row["partition"], row["offset"]],
@@ -225,12 +225,12 @@ def mix(word: int) -> int:
     return word ^ word >> 31
 
 
-#: Networks whose addresses are not all one customer's.
+#: Networks whose addresses do not all belong to one customer.
 CROWDS = [ipaddress.ip_network(each) for each in ("::/64", "64:ff9b::/32", "2001::/32")]
 
 
 def client_of(text: str) -> str:
-    """Who is counted: an IPv4 address, the /64 of an IPv6 address, a host name."""
+    """Return the client that is counted: an IPv4 address, the /64 of an IPv6 address, or a host name."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -243,7 +243,7 @@ def client_of(text: str) -> str:
 
 
 def number_client(text: str) -> tuple[int, int]:
-    """The 128 bits of a client; a host name's are hashes of its text."""
+    """Return the 128 bits of a client; a host name's are hashes of its text."""
     try:
         first = ipaddress.ip_network(client_of(text)).network_address
     except ValueError:
@@ -257,7 +257,7 @@ def number_client(text: str) -> tuple[int, int]:
 
 
 def net_of(client: str) -> str:
-    """The network of a client and its neighbours."""
+    """Return the network of a client and its neighbours."""
     if "/" in client:
         return str(ipaddress.ip_network(client).supernet(new_prefix=48))
     try:
@@ -274,7 +274,7 @@ def bits_of(value: int) -> int:
 
 @dataclass
 class Counter:
-    """One behaviour rule about one subject."""
+    """The state of one behaviour rule for one subject."""
 
     level: float = 0.0
     previous: float = 0.0
@@ -319,7 +319,7 @@ class Subject:
 
 
 class Reference:
-    """The rules of the fold, one line at a time."""
+    """The rules of the fold, applied one line at a time."""
 
     def __init__(self, settings: DefenceSettings) -> None:
         self.settings = settings
@@ -411,7 +411,10 @@ class Reference:
             self.decisions.append((line.client, simulated[0], "simulate", line.number, one.level, 0))
 
     def take_back(self, one: Subject, rule: BehaviourRule, agent: int, time: int) -> bool:
-        """A known agent that loads what belongs to a page is a browser behind a shared address."""
+        """Take back a hit of a known agent; return whether the rule had counted that agent.
+
+        A known agent that loads what belongs to a page is a browser behind a shared address.
+        """
         counter = one.counters.get(rule.id)
         if counter is None or not counter.knows(agent):
             return False

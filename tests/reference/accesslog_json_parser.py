@@ -1,4 +1,4 @@
-"""The JSON part of the slow access-log parser: one object, read by recursion, and the keys that are known."""
+"""The JSON part of the slow access-log parser: reads one object recursively, and knows the log's keys."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A slow parser of access-log lines in plain Python: what the kernel must agree with, field by field.
+"""A slow parser of access-log lines in plain Python, which the kernel must agree with, field by field.
 
 It is written from the rules alone, with regular expressions, `datetime` and `ipaddress`, one line at a time.
-It knows format strings of Apache and nginx as far as tests use them. A line is a dictionary of its fields,
-or a text that says why it is bad.
+It supports Apache and nginx format strings as far as tests use them. A line becomes a dictionary of its
+fields, or a text that says why it is bad.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CLIENT = re.compile(rb"[0-9A-Za-z.:\-_%]{1,255}")
 
 # --- text formats -------------------------------------------------------------------------------------
 
-#: What a directive is: the name of the field, its kind or its scale, and its rank: the lowest counts.
+#: What a directive is: the name of the field, its kind or scale, and its rank. The lowest rank wins.
 DIRECTIVES: dict[str, tuple[str, str, int]] = {
     "%a": ("peer", "text", 0), "%h": ("peer", "text", 1), "%{c}a": ("peer", "text", 2),
     "%u": ("user", "rest", 0), "%r": ("request", "rest", 0), "%m": ("method", "text", 0),
@@ -66,7 +66,7 @@ Step = tuple[str, str, bytes, bool]  # field, kind, text behind, whether a quote
 
 
 def read_format(log_format: str) -> tuple[bytes, list[Step]]:
-    """The text in front, and each field with the text behind it."""
+    """Return the text in front, and each field with the text behind it."""
     log_format = (
         log_format.replace("%t", "[$time_local]")
         .replace("%v:%p", "%v")
@@ -89,7 +89,7 @@ def read_format(log_format: str) -> tuple[bytes, list[Step]]:
 
 
 def read_steps(line: bytes, front: bytes, steps: list[Step]) -> tuple[Line, int]:
-    """The fields of one line and where the reading ended."""
+    """Return the fields of one line and where reading ended."""
     names = [step[0] for step in steps]
     must = {"time", "status", "request", "method", "target", "peer" if "peer" in names else "xff"}
     last = max(place for place, name in enumerate(names) if name in must)
@@ -145,7 +145,7 @@ def read_steps(line: bytes, front: bytes, steps: list[Step]) -> tuple[Line, int]
 
 
 def find_end(line: bytes, at: int, step: Step, following: Step, free: bool) -> tuple[int, int, bool] | None:
-    """(end of the field, where to go on, whether to go on at all)."""
+    """Return (end of the field, where to continue, whether to continue at all)."""
     _, kind, behind, quoted = step
     if not behind:
         close = len(line) if kind == "rest" else (line + b" ").index(b" ", at)
@@ -249,7 +249,7 @@ def read_tail(line: bytes, at: int) -> int | None:
 
 
 def parse_line(value: bytes | None, log_format: str = "auto", proxies: tuple[str, ...] = ()) -> Line | str:
-    """The fields of a line, or the reason why it is bad."""
+    """Return the fields of a line, or the reason why it is bad."""
     try:
         line = _parse(value, log_format, proxies)
     except Bad as bad:
@@ -259,7 +259,7 @@ def parse_line(value: bytes | None, log_format: str = "auto", proxies: tuple[str
 
 
 def list_lacking(value: bytes | None, log_format: str = "auto", proxies: tuple[str, ...] = ()) -> set[str]:
-    """Which texts are not there because the log has no such field; those that are `-` are not among them."""
+    """Return the texts that are absent because the log has no such field, not those that are `-`."""
     found: set[str] = _parse(value, log_format, proxies)["lacking"]
     return found
 

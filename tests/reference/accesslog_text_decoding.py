@@ -1,4 +1,4 @@
-"""The decoding of log texts, slow and readable: the twin of the kernel."""
+"""The decoding of log texts, slow and readable, to compare with the kernel."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _BLANKS = re.compile(rb"[ \t\n\v\f\r]+")
 
 
 def encode_character(code: int) -> bytes:
-    """A character in lower case; full-width ones as ASCII, a zero as nothing."""
+    """Encode a character in lower case; full-width ones become ASCII, and a zero becomes nothing."""
     if 0xFF01 <= code <= 0xFF5E:
         code -= 0xFEE0
     if code == 0xA0:
@@ -43,7 +43,7 @@ def encode_character(code: int) -> bytes:
 
 
 def unescape_log(text: bytes, is_json: bool) -> bytes:
-    """The escapes of Apache or JSON; what is none stays."""
+    """Undo the escapes of Apache or JSON; what is not an escape stays."""
 
     def undo(found: re.Match[bytes]) -> bytes:
         whole = found[0]
@@ -161,13 +161,13 @@ def squeeze_path(path: bytes) -> bytes:
 
 
 def make_bare(text: bytes) -> bytes:
-    """Without what shells overlook."""
+    """Return the text without the characters that shells ignore."""
     text = re.sub(rb"\$(?:\{ifs\}|ifs)|\$[@*0-9]|['\"\\^]", lambda at: b" " if b"i" in at[0] else b"", text)
     return re.sub(rb"([ \t\n\v\f\r])[ \t\n\v\f\r]+", rb"\1", text)
 
 
 def decode_target(text: bytes, is_json: bool) -> tuple[bytes, bytes]:
-    """(path and query, the path alone)."""
+    """Return (path and query, the path alone)."""
     path, mark, query = text.partition(b"?")
     path = squeeze_path(decode_region(path, is_json, query=False))
     return path + mark + (decode_region(query, is_json, query=True) if mark else b""), path

@@ -1,4 +1,4 @@
-"""Times, addresses and numbers of access-log lines in plain Python, with `datetime` and `ipaddress`."""
+"""Times, addresses and numbers in access-log lines in plain Python, with `datetime` and `ipaddress`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Bad(Exception):  # noqa: N818  (an outcome)
 
 
 def read_time(text: bytes, at: int) -> tuple[int, int] | None:
-    """(microseconds, position behind) or None."""
+    """Return (microseconds, position behind) or None."""
     if found := CLF.match(text, at):
         day, name, year, *clock = found.groups()
         if name.lower() not in MONTHS:

@@ -1,10 +1,10 @@
-"""Spark's PID rate estimator, written a second time from its description, to compare with and to simulate."""
+"""Spark's PID rate estimator, written independently from its description, to compare and to simulate."""
 
 from __future__ import annotations
 
 
 class SparkPid:
-    """Keeps the last time, rate and error; lateness counts without bound."""
+    """An estimator that keeps the last time, rate and error; its lateness term is unbounded."""
 
     def __init__(
         self, interval_ms: int, proportional: float, integral: float, derived: float, min_rate: float

@@ -1,7 +1,7 @@
-"""The judge: a slow, readable decoder of record batches, written from Kafka's protocol documentation.
+"""The reference: a slow, readable decoder of record batches, written from Kafka's protocol documentation.
 
-It shares no code with the fast decoder and prefers a plain loop to speed. Where the two disagree, one of
-them is wrong. Damage is a verdict (`DamageError`, with its kind), never an `IndexError`. Decompression goes
+It shares no code with the fast decoder and prefers a plain loop to speed. Where the two disagree, one of them
+is wrong. Damage is reported as `DamageError`, with its kind, never as an `IndexError`. Decompression goes
 through zlib and pyarrow, not through the library under test.
 
     for row in visible_rows(answer, 0, 100, aborted=[(producer_id, first_offset)]): ...
@@ -25,7 +25,7 @@ XERIAL = b"\x82SNAPPY\x00"
 
 
 class DamageError(Exception):
-    """What is wrong: kind "corrupt", "old format" or "time", and why."""
+    """What is wrong (kind "corrupt", "old format" or "time") and why."""
 
     def __init__(self, kind: str, why: str) -> None:
         self.kind, self.why = kind, why
@@ -34,7 +34,7 @@ class DamageError(Exception):
 
 @dataclass(frozen=True)
 class Row:
-    """One record as a consumer sees it; `headers` as (text, bytes or None) in order."""
+    """One record as a consumer sees it; `headers` are (text, bytes or None) in order."""
 
     offset: int
     timestamp_ms: int
@@ -46,7 +46,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Batch:
-    """One record batch: its header's fields and its still compressed records."""
+    """One record batch: the fields of its header, and its records, still compressed."""
 
     base_offset: int
     checksum: int
@@ -81,7 +81,7 @@ class Batch:
 
 
 class Cursor:
-    """A position in bytes that refuses to leave them."""
+    """A position in bytes that refuses to move outside them."""
 
     def __init__(self, data: bytes, at: int = 0) -> None:
         self.data, self.at = data, at
@@ -98,7 +98,7 @@ class Cursor:
         return piece
 
     def number(self, bits: int) -> int:
-        """A zigzag varint of at most `bits` bits."""
+        """Read a zigzag varint of at most `bits` bits."""
         raw = 0
         for place in range(0, 7 * ((bits + 6) // 7), 7):
             byte = self.take(1)[0]
@@ -117,7 +117,7 @@ class Cursor:
 
 
 def split_batches(data: bytes) -> list[Batch]:
-    """The whole batches of one fetch answer; one that is cut off at the end is left out."""
+    """Return the whole batches of one fetch answer, without one that is cut off at the end."""
     batches: list[Batch] = []
     at, lowest = 0, 0
     while len(data) - at >= 17:
@@ -157,8 +157,11 @@ def visible_rows(
     until: int = LARGEST_LONG,
     aborted: Sequence[tuple[int, int]] | None = None,
 ) -> Iterator[Row]:
-    """The rows of `[start, until)` a consumer may see; with `aborted` (a fetch answer's list of producer
-    id and first offset) only committed ones. The latter are told by position, transaction by transaction."""
+    """Yield the rows of `[start, until)` that a consumer may see.
+
+    With `aborted` (a fetch answer's list of producer id and first offset), only committed rows are returned.
+    Those are found by position, transaction by transaction.
+    """
     batches = [b for b in split_batches(data) if b.last_offset >= start and b.base_offset < until]
     for batch in batches:
         if crc32c.crc32c(batch.checked) != batch.checksum:
@@ -175,7 +178,7 @@ def visible_rows(
 
 
 def find_aborted(batches: Sequence[Batch], aborted: Sequence[tuple[int, int]]) -> set[int]:
-    """The places of batches inside aborted transactions.
+    """Return the places of batches inside aborted transactions.
 
     Each entry covers its producer's transactional batches from its first offset to the first abort marker
     of that producer at or behind it.
@@ -184,7 +187,7 @@ def find_aborted(batches: Sequence[Batch], aborted: Sequence[tuple[int, int]]) -
     named = {producer_id for producer_id, _ in aborted}
     for batch in batches:
         if batch.control and batch.producer_id in named:
-            is_abort(batch)  # a marker of these producers must be readable wherever it stands
+            is_abort(batch)  # a marker of these producers must be readable wherever it is
     for producer_id, first_offset in aborted:
         for number, batch in enumerate(batches):
             if batch.producer_id != producer_id or batch.producer_id < 0 or batch.last_offset < first_offset:
@@ -198,7 +201,7 @@ def find_aborted(batches: Sequence[Batch], aborted: Sequence[tuple[int, int]]) -
 
 
 def is_abort(batch: Batch) -> bool:
-    """Whether a control batch ends its transaction by abort (its record's key: version, then type 0)."""
+    """Return whether a control batch aborts its transaction (its record's key: version, then type 0)."""
     if batch.count == 0:
         return False
     cursor = Cursor(batch.payload)
@@ -213,9 +216,9 @@ def is_abort(batch: Batch) -> bool:
 
 
 def records(batch: Batch) -> Iterator[Row]:
-    """All records of one batch; damage anywhere in it is found by the end of the iteration."""
+    """Yield all records of one batch; damage anywhere in it is found by the end of the iteration."""
     if batch.count == 0 and not batch.payload:
-        return  # compaction keeps the header alone; its codec has nothing to say any more
+        return  # compaction keeps only the header; its codec no longer means anything
     cursor = Cursor(decompress(batch.codec, batch.payload))
     previous = batch.base_offset - 1
     for _ in range(batch.count):
@@ -245,7 +248,7 @@ def records(batch: Batch) -> Iterator[Row]:
 
 
 def as_long(number: int) -> int:
-    """Java's sum of two longs."""
+    """Wrap a sum of two longs as Java does."""
     return (number + 2**63) % 2**64 - 2**63
 
 
@@ -289,7 +292,7 @@ def unsnap(data: bytes) -> bytes:
 
 
 def unsnap_block(data: bytes) -> bytes:
-    """One raw block: it starts with its plain size, seven bits a byte."""
+    """Decompress one raw block; it starts with its plain size, seven bits per byte."""
     size, place = 0, 0
     for byte in data[:5]:
         size |= (byte & 0x7F) << place

@@ -1,7 +1,7 @@
-"""Record batches put together by hand, so that tests can build any log, also an impossible one.
+"""Record batches assembled by hand, so that tests can build any log, even an impossible one.
 
-Every number of the format can be chosen; what is not chosen follows from the records. Compression goes
-through the standard library and pyarrow, so that a batch looks as another client's would.
+Every number of the format can be chosen; unspecified ones follow from the records. Compression goes through
+the standard library and pyarrow, so that a batch looks like another client's.
 
     log = build_batch(10, [Record(b"k", b"v")]) + build_marker(11, producer_id=7, commit=False)
 """
@@ -21,7 +21,10 @@ HEADER = struct.Struct(">qiibIhiqqqhii")
 
 @dataclass(frozen=True)
 class Record:
-    """`offset_delta` None means the place in the batch; set it to leave holes, as compaction does."""
+    """One record to encode.
+
+    An `offset_delta` of None means the place in the batch; set it to leave gaps, as compaction does.
+    """
 
     key: bytes | None = None
     value: bytes | None = b""
@@ -31,7 +34,7 @@ class Record:
 
 
 def varint(number: int) -> bytes:
-    """A zigzag varint."""
+    """Encode a zigzag varint."""
     raw = number * 2 if number >= 0 else -number * 2 - 1
     out = bytearray()
     while raw > 0x7F:
@@ -80,7 +83,7 @@ def build_batch(
     count: int | None = None,
     leader_epoch: int = 0,
 ) -> bytes:
-    """One batch; `payload`, if given, stands in for the compressed records."""
+    """Build one batch; `payload`, if given, replaces the compressed records."""
     if payload is None:
         payload = compress(codec, b"".join(build_record(r, n) for n, r in enumerate(records)))
     attributes = codec | append_time << 3 | transactional << 4 | control << 5
@@ -99,14 +102,14 @@ def build_batch(
 
 
 def build_marker(offset: int, *, producer_id: int, commit: bool) -> bytes:
-    """The control batch that ends a transaction."""
+    """Build the control batch that ends a transaction."""
     key = struct.pack(">hh", 0, 1 if commit else 0)
     record = Record(key, struct.pack(">hi", 0, 0))
     return build_batch(offset, [record], producer_id=producer_id, transactional=True, control=True)
 
 
 def reseal(data: bytearray, at: int = 0, end: int | None = None) -> bytearray:
-    """Make the checksum of the batch at `data[at:end]` right again."""
+    """Correct the checksum of the batch at `data[at:end]`."""
     end = len(data) if end is None else end
     struct.pack_into(">I", data, at + 17, crc32c.crc32c(memoryview(data)[at + 21 : end]))
     return data

@@ -1,8 +1,8 @@
-"""How Spark cuts ranges, told a second time and as plainly as possible: the measure for the planner.
+"""How Spark cuts ranges, written again as plainly as possible, to check the planner.
 
-It is written from the rule, not from the planner's code, without reuse or speed. Shares are doubles,
-because Spark computes them so: 29 of 100 offsets in 50 pieces are 14.499999999999998 pieces there, not
-14.5. Where the planner and this disagree, one of them is wrong.
+It is written from the rule, not from the planner's code, without regard to reuse or speed. Shares are
+doubles, because Spark computes them so: 29 of 100 offsets in 50 pieces are 14.499999999999998 pieces there,
+not 14.5. Where the planner and this disagree, one of them is wrong.
 """
 
 from __future__ import annotations

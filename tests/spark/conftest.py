@@ -1,4 +1,4 @@
-"""What the tests on a real Spark share: a short way to load a topic, and to run a stream."""
+"""Fixtures shared by the tests on a real Spark: a short way to load a topic, and to run a stream."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MakeFlow = Callable[..., Flow]
 
 @pytest.fixture
 def load(spark: SparkSession, kafka: Any) -> Load:
-    """`load(topic, startingOffsets=...)`: the frame, not yet run. `on` names another cluster.
+    """Return `load(topic, startingOffsets=...)`, which makes a frame. `on` names another cluster.
 
     Options with a dot are given with two underscores: `kafka__isolation__level="read_committed"`. A topic
     of None leaves the selection to the options.
@@ -32,7 +32,7 @@ def load(spark: SparkSession, kafka: Any) -> Load:
 
 @pytest.fixture
 def stream(spark: SparkSession, request: pytest.FixtureRequest) -> Load:
-    """`stream(topic, startingOffsets=...)`: a frame to be read as a stream; the rest as in `load`."""
+    """Return `stream(topic, startingOffsets=...)`, which makes a streaming frame; else it is like `load`."""
 
     def stream(topic: str | None, *, on: Any = None, **options: object) -> DataFrame:
         return _load(spark.readStream, topic, on or request.getfixturevalue("kafka"), options)
@@ -42,7 +42,7 @@ def stream(spark: SparkSession, request: pytest.FixtureRequest) -> Load:
 
 @pytest.fixture
 def make_flow(stream: Load, tmp_path: Path) -> Iterator[MakeFlow]:
-    """Makes queries with a checkpoint each; whatever a test leaves running is stopped.
+    """Yield a function that makes queries, each with a checkpoint, and stop those that a test leaves running.
 
     `make_flow(other)` begins with a copy of the other one's checkpoint.
     """
@@ -61,7 +61,7 @@ def make_flow(stream: Load, tmp_path: Path) -> Iterator[MakeFlow]:
 
 @pytest.fixture
 def flow(make_flow: MakeFlow) -> Flow:
-    """One query with its checkpoint."""
+    """Return one query with its checkpoint."""
     return make_flow()
 
 

@@ -6,18 +6,18 @@ from pyspark.sql import DataFrame
 
 
 def values(frame: DataFrame) -> list[str | None]:
-    """The values as text, in the order of partition and offset."""
+    """Return the values as text, in the order of partition and offset."""
     rows = frame.select("partition", "offset", "value").collect()
     rows.sort(key=lambda row: (row.partition, row.offset))
     return [None if row.value is None else row.value.decode() for row in rows]
 
 
 def offsets(frame: DataFrame) -> list[tuple[int, int]]:
-    """(partition, offset) of every row, sorted; a row that came twice is there twice."""
+    """Return (partition, offset) of every row, sorted; a row that came twice is there twice."""
     rows = frame.select("partition", "offset").collect()
     return sorted((row.partition, row.offset) for row in rows)
 
 
 def span(partition: int, start: int, until: int) -> list[tuple[int, int]]:
-    """What `offsets` gives for a range that was read whole."""
+    """Return what `offsets` returns for a range that was read whole."""
     return [(partition, offset) for offset in range(start, until)]

@@ -1,8 +1,8 @@
 """Runs stream queries for tests: starts them, keeps what each batch held, and always stops them.
 
-A `Flow` is one query with one checkpoint folder over its whole life: it is started, stopped and started
-again with other options. What its batches held is kept in the order they ran, so a batch that was repeated is
-there twice. Rows are whole: (topic, partition, offset, value).
+A `Flow` is one query with one checkpoint folder over its whole life: it is started, stopped and started again
+with other options. The contents of its batches are kept in the order they ran, so a batch that was repeated
+is there twice. Rows are complete: (topic, partition, offset, value).
 
     flow.start(topic, startingOffsets="earliest")
     assert flow.drain() == expect(topic, 0, ["a", "b"])
@@ -29,13 +29,13 @@ Rowish = tuple[str, int, int, str | None]
 
 
 def expect(topic: str, partition: int, values: Iterable[str | None], *, start: int = 0) -> list[Rowish]:
-    """The rows of one partition that holds these values from an offset on."""
+    """Return the rows of one partition that holds these values from an offset on."""
     return [(topic, partition, start + index, value) for index, value in enumerate(values)]
 
 
 @dataclass
 class Batch:
-    """What one run of one micro-batch held."""
+    """The content of one run of one micro-batch."""
 
     number: int
     rows: list[Rowish]
@@ -62,8 +62,11 @@ class Flow:
         collect: Callable[[DataFrame], list[Any]] | None = None,
         **options: object,
     ) -> Flow:
-        """Start it. `before` is called in each batch when it is planned but no row of it was read, `during`
-        when its rows are kept but it is not done; both may raise. `collect` says what is kept of a batch."""
+        """Start the query.
+
+        `before` is called in each batch when it is planned but no row of it was read, `during` when its rows
+        are kept but it is not done; both may raise. `collect` returns what to keep of a batch.
+        """
         assert self.query is None, "stop it first"
         frame = self.stream(topic, **options)
 
@@ -80,20 +83,20 @@ class Flow:
         return self
 
     def drain(self) -> list[Rowish]:
-        """Wait until all that is there has been read; the rows since this was last asked, in order."""
+        """Wait until everything has been read; return the rows since the last call, in order."""
         assert self.query is not None
         self.query.processAllAvailable()
         return self.take()
 
     def finish(self, timeout_s: float = 60) -> list[Rowish]:
-        """Wait until the query ends by itself; raises what it failed with."""
+        """Wait until the query ends on its own and return its rows; raise its error, if it failed."""
         assert self.query is not None
         assert self.query.awaitTermination(int(timeout_s)), "the query does not end"
         self.query = None
         return self.take()
 
     def failure(self, timeout_s: float = 60) -> str:
-        """Wait until the query fails; the text of its error."""
+        """Wait until the query fails; return the text of its error."""
         assert self.query is not None
         try:
             ended = self.query.awaitTermination(int(timeout_s))
@@ -103,7 +106,7 @@ class Flow:
         raise AssertionError("the query ended without an error" if ended else "the query does not fail")
 
     def take(self) -> list[Rowish]:
-        """The rows of the batches since this was last asked, in order."""
+        """Return the rows of the batches since the last call, in order."""
         new, self._told = self.batches[self._told :], len(self.batches)
         return sorted(row for batch in new for row in batch.rows)
 
@@ -113,33 +116,33 @@ class Flow:
             query.stop()
 
     def run(self, topic: str | None, **options: Any) -> list[Rowish]:
-        """Start it, read all that is there, stop it."""
+        """Start the query, read everything, stop it and return the rows."""
         self.start(topic, **options)
         rows = self.drain()
         self.stop()
         return rows
 
-    # --- what it left and tells ------------------------------------------------------------------------
+    # --- what it left behind ---------------------------------------------------------------------------
 
     @property
     def progress(self) -> list[dict[str, Any]]:
-        """The reports of the batches that ran, oldest first."""
+        """Return the reports of the batches that ran, oldest first."""
         assert self.query is not None
         return [json.loads(each.json) for each in self.query.recentProgress]
 
     def wait_for_batch(self, number: int) -> None:
-        """Until this batch is committed."""
+        """Wait until this batch is committed."""
         wait_until((self.checkpoint / "commits" / str(number)).exists, f"batch {number} is done")
 
     def stored(self, number: int, source: int = 0) -> str:
-        """The position that a batch ends at, as its file in the checkpoint has it."""
+        """Return the position that a batch ends at, as its file in the checkpoint has it."""
         return self.offset_file(number).read_text().splitlines()[2 + source]
 
     def offset_file(self, number: int) -> Path:
         return self.checkpoint / "offsets" / str(number)
 
     def replace_stored(self, number: int, text: str) -> None:
-        """Put another position there, and drop the checksum that would tell."""
+        """Store another position there, and delete the checksum that would reveal it."""
         lines = self.offset_file(number).read_text().splitlines()
         self.rewrite(number, "\n".join([*lines[:2], text, *lines[3:]]))
 
@@ -174,7 +177,7 @@ def delete_topic(bootstrap: str, topic: str) -> None:
 
 
 def create_topic(bootstrap: str, topic: str, partitions: int = 1) -> None:
-    """A topic of a given name: one that a pattern matches, or one that was there before."""
+    """Create a topic of a given name: one that a pattern matches, or one that existed before."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(timeout=30)
     wait_until(lambda: _count_led(admin, topic) == partitions, f"{topic} is there")

@@ -29,7 +29,7 @@ def _find_imports() -> dict[str, Any]:
 
 
 def _check(text: str) -> int:
-    """Check what a process has seen, and return its id."""
+    """Check what a process has imported, and return its id."""
     found = json.loads(text)
     installed = [Path(each) for each in site.getsitepackages()]
     for file in found["files"]:
@@ -60,7 +60,7 @@ class _StreamReader(SimpleDataSourceStreamReader):
 
 
 class TellingSource(DataSource):
-    """Rows that tell what each of Spark's Python processes has imported."""
+    """A source of rows that report what each of Spark's Python processes has imported."""
 
     @classmethod
     def name(cls) -> str:

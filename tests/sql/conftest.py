@@ -1,4 +1,4 @@
-"""A database of the test's own, once in SQLite, once in PostgreSQL, once in MariaDB."""
+"""A separate database for each test, once in SQLite, once in PostgreSQL, once in MariaDB."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SERVERS = [pytest.param(name, marks=pytest.mark.sql) for name in ("postgres", "m
 
 @pytest.fixture(params=["sqlite", *SERVERS])
 def own_database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OwnDatabase]:
-    """An empty database of each kind."""
+    """Create an empty database of each kind."""
     if request.param == "sqlite":
         yield make_file_database(tmp_path)
         return
@@ -25,20 +25,20 @@ def own_database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Own
 
 @pytest.fixture(params=SERVERS)
 def server_database(request: pytest.FixtureRequest) -> Iterator[OwnDatabase]:
-    """An empty database on each kind of server."""
+    """Create an empty database on each kind of server."""
     with make_database(request.getfixturevalue(request.param)) as database:
         yield database
 
 
 @pytest.fixture
 def mariadb_database(mariadb: LocalMariaDB) -> Iterator[OwnDatabase]:
-    """An empty database of MariaDB."""
+    """Create an empty database in MariaDB."""
     with make_database(mariadb) as database:
         yield database
 
 
 @pytest.fixture
 def postgres_database(postgres: LocalPostgres) -> Iterator[OwnDatabase]:
-    """An empty database of PostgreSQL."""
+    """Create an empty database in PostgreSQL."""
     with make_database(postgres) as database:
         yield database

@@ -1,4 +1,4 @@
-"""Databases of a test's own: an SQLite file, or a fresh database on a running server."""
+"""Databases for a single test: an SQLite file, or a fresh database on a running server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class OwnDatabase:
     url: str
 
     def connect(self) -> Any:
-        """A connection of the driver's own, past everything that is tested."""
+        """Return a plain connection of the driver, bypassing everything that is tested."""
         place = parse_place(self.url)
         if isinstance(place, FilePlace):
             return sqlite3.connect(place.path, isolation_level=None)
@@ -49,7 +49,7 @@ def connect_server(place: ServerPlace) -> Any:
 
 @contextlib.contextmanager
 def make_database(server: LocalDatabase) -> Iterator[OwnDatabase]:
-    """A database with a name nobody else has, removed at the end."""
+    """Create a database with a unique name, and drop it at the end."""
     name = f"t_{secrets.token_hex(6)}"
     whole = OwnDatabase(server.url)
     whole.run(f"CREATE DATABASE {name}")

@@ -1,4 +1,4 @@
-"""Users of a database server with few rights, as the guide on delivery grants them."""
+"""Database users with few rights, granted as the guide on delivery says."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.stores.sql.sink.sql_sink import Mode
 from tests.sql.databases import OwnDatabase
 
 LEDGER_TABLES = (WRITERS, POSITIONS, BATCHES, RANGES, TABLES, DIGESTS)
-#: What a table of results needs, by its mode.
+#: The rights that a table of results needs, by its mode.
 RIGHTS: dict[Mode, str] = {
     "append": "SELECT, INSERT",
     "upsert": "SELECT, INSERT, UPDATE",
@@ -30,7 +30,7 @@ class Role:
     is_postgres: bool
 
     def grant_rows(self, **modes: Mode) -> None:
-        """Grant what every sink needs, and what its tables need, given by their names with their modes."""
+        """Grant what every sink needs, and what its tables need, which are given by name with their modes."""
         self._run(f"GRANT SELECT ON penstock_meta TO {self.who}")
         for table in LEDGER_TABLES:
             self._run(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {table} TO {self.who}")
@@ -56,7 +56,7 @@ class Role:
 
 @contextlib.contextmanager
 def make_role(database: OwnDatabase) -> Iterator[Role]:
-    """Make a user who may connect and nothing else; it is removed at the end."""
+    """Create a user who may connect and nothing else; drop it at the end."""
     head, _, tail = database.url.rpartition("@")
     scheme, name = head.partition("://")[0], f"clerk_{tail.rpartition('/')[2]}"
     is_postgres = scheme == "postgresql"

@@ -1,4 +1,4 @@
-"""What tests of sinks share: one small table, positions, and hands that stop at a step."""
+"""Support for tests of sinks: one small table, positions, and writers that stop at a step."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def at(*offsets: int, **more: Any) -> StreamPosition:
 
 
 def make_numbers(before: StreamPosition, end: StreamPosition) -> pa.Table:
-    """A row for each offset between the two positions."""
+    """Return a row for each offset between the two positions."""
     rows = [
         (each.partition, number)
         for each, until in sorted(end.offsets.items())
@@ -36,7 +36,7 @@ def make_numbers(before: StreamPosition, end: StreamPosition) -> pa.Table:
 
 
 def with_provenance(rows: pa.Table) -> pa.Table:
-    """The same rows, each with the record it came from."""
+    """Return the same rows, each with the record it came from."""
     return pa.table(
         {
             "partition_id": rows["partition_id"],
@@ -59,7 +59,7 @@ def read_numbers(database: OwnDatabase) -> list[tuple[int, int]]:
 
 
 def lead_through(proxy: FaultProxy, url: str) -> str:
-    """The same database by way of the proxy."""
+    """Return the address of the same database through the proxy."""
     address = urlsplit(url)
     assert address.hostname is not None
     assert address.port is not None
@@ -68,7 +68,7 @@ def lead_through(proxy: FaultProxy, url: str) -> str:
 
 
 def open_watched(sink: SqlSink, before: Callable[[Step], None]) -> SqlWriter:
-    """A writer that calls `before` ahead of each step, beginning with the first of `take_over`."""
+    """Return a writer that calls `before` ahead of each step, beginning with the first of `take_over`."""
 
     class Watched(Performer):
         look: ClassVar[Callable[[Step], None]] = staticmethod(before)

@@ -1,11 +1,11 @@
-"""Accounts for every test: planned, executed, skipped; and for every process the tests started.
+"""Accounts for every test (planned, executed, skipped) and for every process that the tests started.
 
 Rule: a green run says how much it ran. In CI, and whenever `--planned-floor` is given, a run fails when a
-test was skipped, when one that was planned did not run, when fewer were planned than the committed floor,
-or when a process that the tests started is still there. Why not trust the exit code alone: a file that
-fails to be collected, a marker that deselects too much and a skip all look green.
+test was skipped, when a planned test did not run, when fewer were planned than the committed floor, or when a
+process that the tests started is still there. Why not trust the exit code alone: a file that fails to be
+collected, a marker that deselects too much and a skip all look green.
 
-With `--durations-to=FILE` it also writes how many seconds each test and each making of a fixture took.
+With `--durations-to=FILE` it also writes how many seconds each test and each fixture setup took.
 
 Example of the last lines of a run:
 
@@ -71,7 +71,7 @@ class TestAccount:
         self.skipped: dict[str, str] = {}
         self.deselected = 0
         self.complaints: list[str] = []
-        # Every process that is started from here on inherits this, also one that becomes a daemon. The
+        # Every process that is started after this inherits the variable, even one that becomes a daemon. The
         # name is unique so that a pytest inside a test adds its own and keeps ours.
         self.session_variable = f"PENSTOCK_TEST_SESSION_{uuid.uuid4().hex}"
         os.environ[self.session_variable] = "1"
@@ -120,16 +120,16 @@ class TestAccount:
     def _judge_processes(self) -> Iterator[str]:
         deadline = time.monotonic() + self.leftover_deadline_s
         while (leftovers := find_processes_of(self.session_variable)) and time.monotonic() < deadline:
-            time.sleep(0.1)  # a process that was told to end may still be on its way out
+            time.sleep(0.1)  # a process that was told to end may still be shutting down
         for pid, command in leftovers.items():
             yield f"process {pid} is still running: {command[:160]}"
 
 
 class TestTimes:
-    """Writes the seconds of each test (its fixtures included) and of each making of a fixture, as JSON.
+    """Writes the seconds of each test (including its fixtures) and of each fixture setup, as JSON.
 
-    A fixture's seconds are its own, without those of the fixtures it asks for by name. `processor`: how long
-    each test kept a processor busy, by itself and through programs that it started and that have ended.
+    The seconds of a fixture exclude those of the fixtures that it requests by name. `processor` says how long
+    each test kept a processor busy, directly and through programs that it started and that have ended.
     """
 
     __test__ = False
@@ -169,10 +169,10 @@ class TestTimes:
 
 
 def find_processes_of(session_variable: str) -> dict[int, str]:
-    """The living processes that came from this one: pid to command line.
+    """Return the living processes that came from this one: pid to command line.
 
-    A started program is known by the variable it inherited, even when its parent is gone; a fork that
-    started no program has our old environment, but is our child.
+    A started program is known by the variable it inherited, even when its parent is gone. A fork that started
+    no program has our old environment, but is our child.
     """
     marker = f"{session_variable}=1".encode()
     found = {}

@@ -1,7 +1,7 @@
-"""Kernels compiled with numba's bounds checks, kept for all tests and for the next run of the same sources.
+"""Kernels compiled with numba's bounds checks, cached for all tests and for later runs of the same sources.
 
-Rule: what is kept belongs to these very sources and this numba. numba itself looks only at the file that a
-kernel is in, not at those it takes pieces from, and not at whether bounds are checked.
+Rule: a cache belongs to exactly these sources and this numba version. numba itself looks only at the file
+that a kernel is in. It ignores the files that the kernel takes pieces from, and whether bounds are checked.
 
     subprocess.run(command, env={**os.environ, **check_bounds()})
 """
@@ -24,7 +24,7 @@ KEPT_UNUSED_S = 3 * 24 * 3600
 
 @functools.cache
 def check_bounds() -> dict[str, str]:
-    """The variables for a process whose kernels check every index."""
+    """Return the variables for a process whose kernels check every index."""
     sources = Path(penstock.__file__).parent
     digest = hashlib.sha256(f"{sys.version} {version('numba')} {version('llvmlite')}".encode())
     for path in sorted(sources.rglob("*.py")):
@@ -34,7 +34,7 @@ def check_bounds() -> dict[str, str]:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "used").touch()
     for other in kept.iterdir():
-        # A folder that another run makes right now has no mark yet: its own time counts.
+        # A folder that another run is creating right now has no mark yet, so its own time counts.
         used = other / "used" if (other / "used").exists() else other
         if time.time() - used.stat().st_mtime > KEPT_UNUSED_S:
             shutil.rmtree(other, ignore_errors=True)

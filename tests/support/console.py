@@ -1,4 +1,4 @@
-"""Runs a `penstock` command inside the test: its output, its complaints and its exit code."""
+"""Runs a `penstock` command inside the test and returns its output, its error output or its exit code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Run = Callable[..., str]
 
 
 def make_console(capsys: pytest.CaptureFixture[str], bootstrap: str) -> Run:
-    """`run("topics", "list")` -> what it printed; with `code=1` or `code=2`, what it complained about."""
+    """Return `run`: `run("topics", "list")` returns stdout; with `code=1` or `code=2` it returns stderr."""
 
     def run(*arguments: str, code: int = 0) -> str:
         capsys.readouterr()
@@ -27,7 +27,7 @@ def make_console(capsys: pytest.CaptureFixture[str], bootstrap: str) -> Run:
 
 
 def ask_why(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
-    """How `penstock why` ended and what it told."""
+    """Run `penstock why` and return its exit code and its report."""
     capsys.readouterr()
     ended = main(["why", *arguments, "--json"])
     printed = capsys.readouterr()
@@ -36,16 +36,16 @@ def ask_why(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, d
 
 
 def drop_compilation(told: str) -> str:
-    """What was said on stderr, apart from a first compilation, which depends on what ran before."""
+    """Return stderr without the notes on a first compilation, which depend on what ran before."""
     lines = told.splitlines(keepends=True)
     return "".join(line for line in lines if not line.startswith("Compiling kernels"))
 
 
 def read_json(printed: str) -> Any:
-    """The one JSON object that was printed."""
+    """Return the one JSON object that was printed."""
     return json.loads(printed)
 
 
 def read_lines(printed: str) -> list[list[str]]:
-    """A table, cut at its blanks."""
+    """Return a table as rows of words, split at blanks."""
     return [line.split() for line in printed.splitlines()]

@@ -1,12 +1,13 @@
-"""One JVM for the drivers of many programs, one after the other, each in a Python process of its own.
+"""One JVM for the drivers of many programs, one after the other, each in its own Python process.
 
-A program that starts Spark waits some seconds for a JVM that has loaded and compiled next to nothing; that is
-12 seconds of a processor for each. Programs that are not killed and do not test how Spark starts can use one
-that is there: `spark-submit` runs Python programs in the same way. Each makes a `SparkContext` of its own in
-it, with its own settings, workers and queries, for 3 seconds of a processor.
+A program that starts Spark waits some seconds for a JVM that has loaded and compiled next to nothing, which
+costs 12 seconds of processor time for each program. Programs that are not killed and do not test how Spark
+starts can use a JVM that is already running: `spark-submit` runs Python programs in the same way. Each
+creates its own `SparkContext` in it, with its own settings, workers and queries, for 3 seconds of processor
+time.
 
-A JVM cannot change its folder, and a program's relative paths mean the same to both. So all programs run in
-`folder`, which is emptied before each.
+A JVM cannot change its working directory, and a program's relative paths must mean the same to both. So all
+programs run in `folder`, which is emptied before each.
 
     with DriverJvm() as jvm:
         jvm.run([sys.executable, "program.py"])
@@ -38,7 +39,7 @@ SETTINGS = {
 
 
 class DriverJvm:
-    """A JVM that waits for programs; ends with its owner."""
+    """A JVM that waits for programs and ends with its owner."""
 
     def __init__(self) -> None:
         self.folder = Path()
@@ -66,12 +67,12 @@ class DriverJvm:
     ) -> None:
         process = self._gateway.proc
         self._gateway.shutdown()
-        process.stdin.close()  # what a JVM of Spark's ends with
+        process.stdin.close()  # this is how a JVM of Spark's ends
         process.wait(60)
         shutil.rmtree(self.folder.parent)
 
     def clear(self) -> Path:
-        """Empty the folder of what earlier programs left and return it."""
+        """Remove what earlier programs left in the folder, and return the folder."""
         for path in self.folder.iterdir():
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         return self.folder
@@ -100,7 +101,7 @@ class DriverJvm:
         return done.stdout
 
     def _stop_context(self) -> None:
-        """A program that ends without stopping Spark would have taken its own JVM with it."""
+        """Stop the context of a program that did not: normally its own JVM would have ended with it."""
         scala_object = getattr(self._gateway.jvm.org.apache.spark, "SparkContext$")
         active = getattr(scala_object, "MODULE$").getActive()
         if active.isDefined():

@@ -1,4 +1,4 @@
-"""Random texts that an expression matches: what its literals must be in."""
+"""Random texts that an expression matches, to check that its literals occur in them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SIGNS = "abcdefghijklmnopqrstuvwxyz0123456789_-./ =\"'();\n{}[]<>$|&`*?!@#%^~,:
 
 
 def make_samples(regex: str, count: int, dice: random.Random) -> list[str]:
-    """So many for each alternative at the top; blanks single, as in decoded texts."""
+    """Return `count` samples for each top-level alternative; blanks are single, as in decoded texts."""
     branches = _split(_tree.parse(regex))
     return [_write(branch, dice) for branch in branches for _ in range(count)]
 

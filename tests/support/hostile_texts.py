@@ -1,4 +1,4 @@
-"""Texts that strangers may send where an address, a name or a word is expected."""
+"""Texts that an attacker may send where an address, a name or a word is expected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs a broker with a topic, records, a group and a transaction, so that its classes go into an archive."""
+"""Runs a broker with a topic, records, a group and a transaction, so that the JVM archives its classes."""
 
 from __future__ import annotations
 

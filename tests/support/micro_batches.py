@@ -1,8 +1,8 @@
 """Spark's micro-batch engine in miniature: the same calls in the same order, a checkpoint, and kills.
 
-For tests that need thousands of batches and restarts. What is kept here is what Spark keeps: the text of
-each batch's end, written before the batch runs, and a mark when it has run. A query that is killed comes back
-with a new reader and these two logs alone. The sink replaces the rows of a batch that runs again.
+It serves tests that need thousands of batches and restarts. It keeps what Spark keeps: the text of each
+batch's end, written before the batch runs, and a mark when it has run. A query that is killed comes back with
+a new reader and only these two logs. The sink replaces the rows of a batch that runs again.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from penstock.testing.memory_log import MemoryLog
 
 
 class KilledError(Exception):
-    """The process ended here."""
+    """The process was killed here."""
 
 
 class MemorySource:
-    """A log in memory as a source; keeps the losses its readers were told to step over."""
+    """A log in memory as a source; it records the losses that its readers were told to step over."""
 
     def __init__(self, log: MemoryLog) -> None:
         self.log = log
@@ -45,7 +45,7 @@ class MemorySource:
 
 
 class MicroBatches:
-    """One query: its checkpoint and its sink outlive `kill`, its reader does not."""
+    """One query: its checkpoint and its sink survive `kill`, its reader does not."""
 
     def __init__(self, source: Log, **options: str) -> None:
         self.source = source
@@ -63,7 +63,7 @@ class MicroBatches:
     # --- life -------------------------------------------------------------------------------------------
 
     def start(self, *, available_now: bool = False) -> None:
-        """A new process: a reader, and what the checkpoint holds."""
+        """Start a new process, with a new reader and what the checkpoint holds."""
         self.reader = StreamReader(parse_stream_options(self.options, unique="u"), self.source)
         if available_now:
             self.reader.prepareForTriggerAvailableNow()
@@ -84,7 +84,10 @@ class MicroBatches:
     # --- batches ----------------------------------------------------------------------------------------
 
     def trigger(self, *, take_all: bool = False, die_at: str | None = None) -> bool:
-        """One trigger; False when there was nothing to do. `die_at` names the step before which it ends."""
+        """Run one trigger; return False when there was nothing to do.
+
+        `die_at` names the step before which the process is killed.
+        """
         assert self.reader is not None
         batch = max(self.ends, default=-1) + 1
         start = self._start if self._start is not None else self._text(self.reader.initialOffset())
@@ -131,7 +134,7 @@ class MicroBatches:
         return json.dumps(offset)
 
     def first_starts(self) -> dict[tuple[bytes | None, int], int]:
-        """Where the stream began, by topic id and partition: nothing before was promised."""
+        """Return where the stream began, by topic id and partition: nothing before that was promised."""
         if not self.ends:
             return {}
         first = read_position(json.loads(self.ends[0]))
@@ -148,5 +151,5 @@ class MicroBatches:
         return [row["value"] for row in self.rows]
 
 
-#: Where a query can end, in the order of its steps.
+#: Where a query can be killed, in the order of its steps.
 STEPS = ("latestOffset", "write the end", "run", "write rows", "write the mark")

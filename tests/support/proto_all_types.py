@@ -1,4 +1,4 @@
-"""A Protobuf file with a field of every type in every position, and what its messages must become."""
+"""A Protobuf file with a field of every type in every position, and the columns its messages must become."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TYPES = [
 
 
 def make_file() -> descriptor_pb2.FileDescriptorProto:
-    """`t.All`: every type plain (p_), optional (o_), repeated (r_), in a oneof (u_), in a map (m_)."""
+    """Return `t.All`: every type plain (p_), optional (o_), repeated (r_), in a oneof (u_), in a map (m_)."""
     proto = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name="all.proto", package="t", syntax="proto3")
     colours = file.enum_type.add(name="Colour")
@@ -64,7 +64,7 @@ ALL = descriptors(make_file())
 
 
 def expect_row(message: Any) -> dict[str, Any]:
-    """What the columns of a message must hold, asked of Google's library field by field."""
+    """Return the expected columns of a message, asking Google's library field by field."""
     row: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
         value = getattr(message, field.name)

@@ -1,4 +1,4 @@
-"""Finds the process behind a connection: which Python worker waits for the broker right now."""
+"""Finds the process behind a connection, such as the Python worker that waits for the broker right now."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from penstock.testing.proxy import FaultProxy
 
 
 def waiting_ports(proxy: FaultProxy, api_key: int) -> list[int]:
-    """The clients' ports of the connections on which such a request has no answer yet."""
+    """Return the client ports of the connections on which such a request is still unanswered."""
     return [
         link.to_client.get_extra_info("peername")[1]
         for link in list(proxy._links)
@@ -17,7 +17,7 @@ def waiting_ports(proxy: FaultProxy, api_key: int) -> list[int]:
 
 
 def find_process(local_port: int) -> int:
-    """The process that holds the connection from this port on the loopback."""
+    """Return the process that holds the connection from this port on the loopback."""
     inode = next(
         fields[9]
         for fields in map(str.split, Path("/proc/net/tcp").read_text().splitlines()[1:])

@@ -1,9 +1,10 @@
-"""Lets Spark and Kafka start sooner in tests: simple compiler, archives of classes, a daemon that preloads.
+"""Makes Spark and Kafka start sooner in tests: simple compiler, class archives, and a preloading daemon.
 
 Rule: nothing here changes what is tested, and without archives everything runs as before. The tests start
-about 90 JVMs of Spark's and 200 of Kafka's, and most live for seconds. A Spark driver takes 12.5 seconds of
-a processor until it has run a query, 7 without the optimising compiler, 4 with an archive too; a broker takes
-1.1 instead of 1.85 until it is ready. A JVM ignores an archive of another Java or of other jars.
+about 90 JVMs for Spark and 200 for Kafka, and most live for seconds. A Spark driver takes 12.5 seconds of
+processor time until it has run a query, 7 without the optimising compiler, and 4 with an archive too. A
+broker takes 1.1 instead of 1.85 until it is ready. A JVM ignores an archive made by another Java or from
+other jars.
 
     python -m tests.support.quick_jvm     # makes the archives; tools/run_tests.py does so first
 """
@@ -24,7 +25,7 @@ MAKING_TIMEOUT_S = 300
 
 
 def use_quick_jvms() -> None:
-    """Set the variables that JVMs and Spark's Python daemons heed, for all processes started from here."""
+    """Set the variables that JVMs and Spark's Python daemons read, for all processes started from here."""
     spark, kafka = (_use(name) for name in ("spark", "kafka"))
     spark = f"{SIMPLE_COMPILER} {spark}".strip()
     os.environ["PYTHONPATH"] = os.pathsep.join(
@@ -42,7 +43,7 @@ def use_quick_jvms() -> None:
 
 
 def make_archives() -> None:
-    """Make the archives that are not there yet, with programs that load what the tests load."""
+    """Make the missing archives, with programs that load what the tests load."""
     ARCHIVES.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=ARCHIVES) as folder:
         running = {}

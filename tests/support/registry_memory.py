@@ -1,4 +1,4 @@
-"""Empties what this process remembers of registries: else a test would get the answers of another one."""
+"""Empties this process's memory of registries, so that a test does not get the answers of another one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs queries and a stream, so that the classes of a Spark driver go into an archive."""
+"""Runs queries and a stream, so that the JVM archives the classes of a Spark driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Another process that holds a file's lock and is stopped: the one whose lock nobody gets by waiting."""
+"""Another process that holds a file's lock and is stopped, so that waiting never gets anyone the lock."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ os.kill(os.getpid(), signal.SIGSTOP)
 
 @contextlib.contextmanager
 def hold_lock(path: Path) -> Iterator[None]:
-    """The lock is held inside the block, by a stopped process; afterwards that process is gone."""
+    """Hold the lock in a stopped process inside the block; afterwards that process is gone."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with subprocess.Popen([sys.executable, "-c", _HOLD, str(path)], stdout=subprocess.PIPE) as holder:
         try:

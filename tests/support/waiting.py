@@ -10,8 +10,11 @@ from collections.abc import Callable
 def wait_until(
     holds: Callable[[], object], what: str, timeout_s: float = 120.0, *, every_s: float = 0.02
 ) -> None:
-    """Poll a condition until it holds; fail with `what` at the deadline, which is far off: on a busy machine
-    a rebalance or a broker's start takes a minute, and a test that gets what it waits for ends at once."""
+    """Poll a condition until it holds; fail with `what` at the deadline.
+
+    The deadline is far off, because on a busy machine a rebalance or a broker's start takes a minute. A test
+    that gets what it waits for ends at once.
+    """
     deadline = time.monotonic() + timeout_s
     while not holds():
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
@@ -19,7 +22,7 @@ def wait_until(
 
 
 def is_silent(connection: socket.socket, seconds: float = 0.3) -> bool:
-    """Tell whether nothing comes from the other side for a while."""
+    """Return whether nothing comes from the other side for a while."""
     connection.settimeout(seconds)
     try:
         connection.recv(1)

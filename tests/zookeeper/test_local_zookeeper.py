@@ -1,4 +1,4 @@
-"""A ZooKeeper on this computer: it keeps its data over a kill, and leaves nothing when it is closed."""
+"""A ZooKeeper on this computer: it keeps its data after a kill, and leaves nothing when it is closed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_it_keeps_its_data_and_port_and_leaves_nothing_behind() -> None:
 
 
 def test_it_ends_with_its_owner() -> None:
-    """Even when that is killed: nobody finds a Java process the next day."""
+    """Even when the owner is killed, no Java process is left running."""
     with subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
         folder = owner.stdout.readline().strip()

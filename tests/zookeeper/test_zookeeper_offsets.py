@@ -1,4 +1,4 @@
-"""Offsets in ZooKeeper when it is gone, silent, full of something else, or not ours to write."""
+"""Offsets in ZooKeeper when it is gone, silent, full of something else, or not writable for us."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def own_server() -> Iterator[LocalZooKeeper]:
 
 @pytest.mark.zookeeper
 def all_threads_stand(pid: int) -> bool:
-    """A stop reaches a process's threads one after the other; until then one may still answer."""
+    """Return whether all threads are stopped: they stop one by one, and until then one may still answer."""
     states = [
         each.read_text().rpartition(")")[2].split()[0] for each in Path(f"/proc/{pid}/task").glob("*/stat")
     ]
@@ -45,7 +45,7 @@ def all_threads_stand(pid: int) -> bool:
 
 
 def test_an_outage_is_waited_out_and_a_long_one_is_an_error_in_time(own_server: LocalZooKeeper) -> None:
-    """Killed, silent, and back: the same store goes on, and no call takes longer than its limit."""
+    """It is killed, silent, and back: the same store continues, and no call takes longer than its limit."""
     store = ZooKeeperOffsetStore(own_server.address, prefix="/shop", timeout_ms=3_000)
     patient = ZooKeeperOffsetStore(own_server.address, prefix="/shop", timeout_ms=60_000)
     try:
@@ -104,7 +104,7 @@ def test_a_node_of_somebody_elses_is_no_position(store: ZooKeeperOffsetStore) ->
 
 
 def test_a_position_that_no_node_holds_is_refused_before_it_is_sent(store: ZooKeeperOffsetStore) -> None:
-    """The server would cut the connection, and the error would be about the network."""
+    """The server would cut the connection, and the error would blame the network."""
     many = StreamPosition({TopicPartition("t" * 200, number): 2**62 for number in range(40_000)})
     with pytest.raises(OffsetStoreError, match="OFFSETS_TOO_BIG"):
         store.save("s", many)
@@ -128,7 +128,7 @@ def test_a_folder_that_was_removed_is_told(store: ZooKeeperOffsetStore) -> None:
 
 @pytest.mark.parametrize("prefix", ["", "/", "shop", "//", "/a//b", "/a/../b", "/./a", "/a\n", "/ a"])
 def test_without_a_folder_of_its_own_nothing_is_kept(prefix: str) -> None:
-    """A3: a ZooKeeper is shared; nodes are not strewn over its root."""
+    """A3: a ZooKeeper is shared, so no nodes are scattered over its root."""
     with pytest.raises(OptionError, match="PREFIX_INVALID"):
         check_prefix(prefix)
     assert check_prefix("/a/b/") == "/a/b"

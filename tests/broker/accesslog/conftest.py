@@ -1,4 +1,4 @@
-"""What the tests of the application with a real broker share."""
+"""Fixtures shared by the tests of the application with a real broker."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from penstock.core.client.client_settings import ClientSettings
 
 @pytest.fixture
 def client(settings: ClientSettings) -> ClientSettings:
-    """Beside it a test has the settings of its shipper."""
+    """Return the client settings, under a name that a test can use beside its shipper's settings."""
     return settings

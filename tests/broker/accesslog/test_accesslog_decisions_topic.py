@@ -1,4 +1,4 @@
-"""Decisions in a topic: each at least once under its own id, also when somebody is killed on the way."""
+"""Decisions sent to a topic: each arrives at least once under its own id, even if the sender is killed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.conftest import MakeTopic
 from tests.support.accesslog.decisions_database import NOW_US, decide, make_database
 from tests.support.kafka.topic_filling import read_back
 
-#: Sends what is new, and is killed when the brokers have it and before that is noted.
+#: Sends what is new, and is killed after the brokers have it but before that is noted.
 KILLED_BEFORE_NOTING = """
 import os, signal, sys
 from penstock.apps.accesslog.blocking.decisions_topic import DecisionsTopic
@@ -57,7 +57,7 @@ def test_each_decision_is_sent_once_with_its_id_as_key(
     ids = [decide(place, f"192.0.2.{number}", decided_at=NOW_US + number) for number in range(8)]
     assert sender.send() == 8
     assert sender.send() == 0
-    # Committed late: its time lies before all that was sent.
+    # Committed late: its time is earlier than everything that was sent.
     ids.append(decide(place, "évil\n", decided_at=5, action="simulate"))
     assert DecisionsTopic(place, settings, name).send() == 1
     found = read_decisions(kafka, name, 9)

@@ -1,4 +1,4 @@
-"""The shipper on a real broker: files in, each line once for committed readers, through every trouble."""
+"""The shipper on a real broker: committed readers get each line of the files once, whatever goes wrong."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.kafka  # also for the tests that start a cluster of their own
 
 PRODUCE, LIST_OFFSETS, END_TXN = 0, 2, 26
-#: What a broker takes by default; the cluster of the tests takes more.
+#: What a broker accepts by default; the test cluster accepts more.
 DEFAULT_LIMIT = {"max.message.bytes": "1048588"}
 
 
@@ -58,7 +58,7 @@ def order_for(path: Path, topic: str, **changes: Any) -> ShipSettings:
 
 
 def find_home(name: str, partitions: int) -> int:
-    """The partition that a writer chooses for this key."""
+    """Return the partition that a writer chooses for this key."""
     return int(partition_of_keys(byte_column(pa.array([name.encode()])), partitions)[0])
 
 
@@ -77,7 +77,7 @@ def numbers_in(bootstrap: str, topic: str, partitions: int = 1) -> list[int]:
 
 @contextlib.contextmanager
 def shipping(client: ClientSettings, order: ShipSettings) -> Iterator[list[BaseException]]:
-    """A shipper in the background, asked to end when the block does."""
+    """Run a shipper in the background until the block ends; yield the errors it failed with."""
     stopping, failures = threading.Event(), list[BaseException]()
 
     def run() -> None:
@@ -150,7 +150,7 @@ def test_from_the_end_holds_also_when_nothing_came_before_the_restart(
 def test_partitions_that_are_added_to_the_positions_topic_change_nothing(
     kafka: Any, topic: MakeTopic, client: ClientSettings, tmp_path: Path, from_end: bool
 ) -> None:
-    """The key of the shipper then belongs into another partition than the one that holds its position."""
+    """The shipper's key then maps to another partition than the one that holds its position."""
     name, log = topic(1), tmp_path / "access.log"
     order = order_for(log, name, once=True, from_end=from_end)
     append(log, *range(5))
@@ -194,7 +194,7 @@ def test_a_second_shipper_of_the_same_name_takes_over_and_the_first_says_so(
 def test_a_position_far_back_in_the_topic_is_found(
     kafka: Any, topic: MakeTopic, client: ClientSettings, tmp_path: Path
 ) -> None:
-    """Other shippers may have written thousands of theirs since."""
+    """Other shippers may have written thousands of positions since."""
     name, log = topic(1), tmp_path / "access.log"
     positions = f"{name}-positions"
     create_topic(client, positions, partitions=1, configs={"cleanup.policy": "compact"})
@@ -209,7 +209,7 @@ def test_a_position_far_back_in_the_topic_is_found(
 def test_thousands_of_files_and_long_lines_fit_into_what_a_broker_takes_by_default(
     kafka: Any, topic: MakeTopic, client: ClientSettings, tmp_path: Path
 ) -> None:
-    """120 other logs with 50 files each are remembered: more than a megabyte, and none of it is packed."""
+    """Also remembered are 120 other logs with 50 files each: more than a megabyte, and incompressible."""
     name, log = f"{topic(1)}-default", tmp_path / "access.log"
     positions = f"{name}-positions"
     create_topic(client, name, partitions=1, configs=DEFAULT_LIMIT)
@@ -256,7 +256,7 @@ def test_only_positions_that_have_changed_are_written(
     append(tmp_path / "7.log", 100, 101)
     assert ship_once(client, order) == 2
     rows = read_partition(kafka.bootstrap, positions, 0, committed=True)[before:]
-    # The marks of the new life, at its beginning and end, and the position of the file that has grown.
+    # The marks of the new run, at its beginning and end, and the position of the file that has grown.
     assert len(rows) <= 5
     assert sum(b"7.log" in (row.value or b"") for row in rows) >= 1
     assert sorted(numbers_in(kafka.bootstrap, name)) == list(range(102))
@@ -342,7 +342,7 @@ def test_another_shippers_open_transaction_does_not_hide_the_position(
     append(log, 0, 1)
     asked = proxy.counts.requests[LIST_OFFSETS]
     with shipping(client, order_for(log, name)) as failures:
-        # It cannot even begin: nobody can tell whether a position of its own lies behind that transaction.
+        # It cannot even begin, because its own position may lie behind that transaction.
         wait_until(lambda: proxy.counts.requests[LIST_OFFSETS] > asked + 20 or failures, "it waits")
         assert read_partition(cluster.bootstrap, name, 0, committed=False) == []
         other.commit_transaction(30)
@@ -386,7 +386,7 @@ def test_a_cut_connection_makes_neither_loss_nor_duplicate(
 
 
 def test_a_transaction_that_took_too_long_is_taken_back_and_done_again(tmp_path: Path) -> None:
-    """The coordinator refuses it as it refuses one that was replaced; the mark in the position tells."""
+    """The refusal is the same as for a replaced shipper; the mark in the position shows the difference."""
     log = tmp_path / "access.log"
     soon = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 200}
     with (
@@ -431,7 +431,7 @@ def test_it_waits_for_a_broker_that_is_away_and_goes_on(tmp_path: Path) -> None:
 def test_a_shipper_stops_soon_though_the_brokers_are_away(
     tmp_path: Path, is_idle: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It cannot tell them that it ends; the next life finds the position all the same."""
+    """It cannot announce its end to the brokers; the next run finds the position all the same."""
     log = tmp_path / "access.log"
     stopping, has_sent = threading.Event(), threading.Event()
     with LocalKafka() as cluster:
@@ -449,7 +449,7 @@ def test_a_shipper_stops_soon_though_the_brokers_are_away(
             append(log, 1)
             wait_until(lambda: " no success" in caplog.text, "the line is waited for")
         stopping.set()
-        thread.join(45)  # a coordinator that is away is waited for for 60 s elsewhere
+        thread.join(45)  # elsewhere the wait for a coordinator is 60 s
         assert not thread.is_alive()
         assert shipper.shipped.lines == 1
         assert "Ended without an answer; the next start ships what is left" in caplog.text
@@ -471,7 +471,7 @@ def test_the_command_ships_once_and_says_so_in_one_line(kafka: Any, topic: MakeT
         capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
     assert ended.stdout.startswith(f"3 lines shipped to {name} in ")
-    # On a new computer it says that it compiles; nothing else.
+    # On a new computer it says that it compiles, and nothing else.
     assert [line for line in ended.stderr.splitlines() if not line.startswith("Compiling kernels")] == []
     assert numbers_in(kafka.bootstrap, name) == [0, 1, 2]
 
@@ -479,7 +479,7 @@ def test_the_command_ships_once_and_says_so_in_one_line(kafka: Any, topic: MakeT
 def test_lines_with_a_virtual_host_in_front_are_keyed_by_their_client(
     kafka: Any, topic: MakeTopic, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two hosts and forty clients: by the first word two of the four partitions would have all lines."""
+    """Two hosts and forty clients: keyed by the first word, all lines land in two of four partitions."""
     name, log = topic(4), tmp_path / "access.log"
     line = '{} 203.0.113.{} [01/Feb/2026:10:00:00 +0000] "GET / HTTP/1.1" 200 {}\n'
     hosts = ("shop.example", "blog.example")

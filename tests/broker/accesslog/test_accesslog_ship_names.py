@@ -1,4 +1,4 @@
-"""Shippers of one name on a real broker: who may take over from whom, and who hears of it."""
+"""Shippers with the same name on a real broker: which may take over from which, and which one is told."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from tests.support.waiting import wait_until
 
 
 class KilledShipper(Shipper):
-    """Ends without a word, as one that is killed when all is shipped."""
+    """A shipper that ends without signing off, like one that is killed when everything is shipped."""
 
     def _sign_off(self) -> None:
         pass
 
 
 class HeldShipper(Shipper):
-    """Says that it is there when it is let, and not before."""
+    """A shipper that announces itself only when the test allows it."""
 
     may_speak = threading.Event()
 
@@ -55,7 +55,7 @@ def ship_and_be_killed(settings: ClientSettings, order: ShipSettings) -> int:
 def test_a_shipper_of_another_file_does_not_end_the_one_that_is_there(
     kafka: Any, topic: MakeTopic, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As a user does it: two commands, two files, one server, no names."""
+    """As users do it: two commands, two files, one server, no names."""
     name, log, other = topic(1), tmp_path / "a.log", tmp_path / "b.log"
     append(log, 0)
     append(other, 10)
@@ -84,7 +84,7 @@ def test_a_shipper_of_another_file_does_not_end_the_one_that_is_there(
 def test_files_may_be_shipped_one_after_the_other_under_one_name(
     kafka: Any, topic: MakeTopic, client: ClientSettings, tmp_path: Path
 ) -> None:
-    """One that has ended is in nobody's way, and where it was is not forgotten."""
+    """A shipper that has ended blocks nobody, and its position is not forgotten."""
     name, log, other = topic(1), tmp_path / "a.log", tmp_path / "b.log"
     append(log, 0)
     append(other, 10)
@@ -95,7 +95,7 @@ def test_files_may_be_shipped_one_after_the_other_under_one_name(
 def test_one_that_was_killed_is_in_the_way_of_other_files_for_a_while_and_never_of_its_own(
     kafka: Any, topic: MakeTopic, client: ClientSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A restart follows the same files, or more of them."""
+    """A restart of the killed shipper follows the same files, or more of them, and may begin at once."""
     name, log, other = topic(1), tmp_path / "a.log", tmp_path / "b.log"
     append(log, 0)
     append(other, 10)
@@ -117,7 +117,7 @@ def test_one_that_was_killed_is_in_the_way_of_other_files_for_a_while_and_never_
 def test_one_that_is_replaced_hears_of_it_also_when_nothing_is_written(
     kafka: Any, topic: MakeTopic, client: ClientSettings, tmp_path: Path
 ) -> None:
-    """It is held until the other one is done: who is fenced before the other's mark is there takes back."""
+    """It is held until the other one is done: fenced before the other's mark exists, it takes over again."""
     name, log, first = topic(1), tmp_path / "a.log", list[BaseException]()
     append(log, 0)
     stopping, settings = threading.Event(), order_for(log, name, heartbeat_s=0.1)

@@ -1,4 +1,4 @@
-"""Simulated servers on a real broker: into a topic directly, or through files and shippers."""
+"""Simulated servers on a real broker: writing directly into a topic, or through files and shippers."""
 
 from __future__ import annotations
 

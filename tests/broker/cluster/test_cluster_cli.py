@@ -1,4 +1,4 @@
-"""`penstock cluster` from a shell's point of view: processes, exit codes and printed lines."""
+"""`penstock cluster` as seen from a shell: processes, exit codes and printed lines."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COMMAND = [sys.executable, "-m", "penstock.cli", "cluster"]
 
 @pytest.fixture
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A state folder of its own; whatever a failed test leaves running in it is brought down."""
+    """Use a separate state folder, and bring down whatever a failed test leaves running in it."""
     monkeypatch.setenv("PENSTOCK_STATE", str(tmp_path))
     yield tmp_path
     subprocess.run([*COMMAND, "down"], check=False, capture_output=True, timeout=120)
@@ -47,7 +47,7 @@ def test_up_status_logs_and_down_from_a_shell(state: Path) -> None:
     assert f"is up: 127.0.0.1:{port}" in penstock("up", "--port", str(port), "--heap-mb", "512")
     assert ask_cluster(port).broker_ids == {1}  # the command has ended, the broker has not
 
-    # The other commands find it by themselves.
+    # The other commands find it without being told.
     topics = [*COMMAND[:-1], "topics"]
     created = subprocess.run(
         [*topics, "create", "found"], capture_output=True, text=True, timeout=60, check=True
@@ -71,7 +71,7 @@ def test_up_status_logs_and_down_from_a_shell(state: Path) -> None:
     log = Path(written["brokers"][0]["folder"]) / "broker.log"
     follow_a_new_line(log)
 
-    os.kill(pid, signal.SIGSTOP)  # a broker that hangs is alive and not ready
+    os.kill(pid, signal.SIGSTOP)  # a broker that hangs is alive but not ready
     assert "running, not ready" in penstock("status")
     os.kill(pid, signal.SIGCONT)
 
@@ -91,7 +91,7 @@ def test_up_status_logs_and_down_from_a_shell(state: Path) -> None:
 
 
 def follow_a_new_line(log: Path) -> None:
-    """What is written to the log while `--follow` runs is shown, made harmless."""
+    """Check that what is written to the log while `--follow` runs is shown, made harmless."""
     following = subprocess.Popen(
         [*COMMAND, "logs", "--lines", "1", "--follow"], stdout=subprocess.PIPE, text=True
     )
@@ -108,7 +108,7 @@ def follow_a_new_line(log: Path) -> None:
 
 
 def test_a_signal_while_a_cluster_starts_leaves_no_broker_that_nobody_knows(state: Path) -> None:
-    """`down` finds what is written down, and that happens when it is up."""
+    """`down` finds only clusters that are written down, and that happens when they are up."""
     (port,) = find_free_ports(1)
     starting = subprocess.Popen(
         [*COMMAND, "up", "--port", str(port)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -145,7 +145,7 @@ def test_a_process_id_that_now_belongs_to_somebody_else_is_left_alone(state: Pat
 @pytest.mark.sql
 @pytest.mark.zookeeper
 def test_one_command_starts_all_servers_and_one_ends_them(state: Path) -> None:
-    """Kafka, PostgreSQL, MariaDB and ZooKeeper, each used by its address; `down` leaves nothing behind."""
+    """Kafka, PostgreSQL, MariaDB and ZooKeeper are used by their addresses; `down` leaves nothing behind."""
     (port,) = find_free_ports(1)
     assert "[NO_SUCH_SERVER]" in penstock("up", "--with", "oracle", code=1)
     assert not (state / "clusters" / "default.json").exists()
@@ -156,7 +156,7 @@ def test_one_command_starts_all_servers_and_one_ends_them(state: Path) -> None:
     assert [(each["kind"], each["state"]) for each in shown["servers"]] == [(kind, "ready") for kind in kinds]
     assert all(f"{each['kind']}: {each['url']}" in told for each in shown["servers"])
     file = state / "clusters" / "default.json"
-    assert file.stat().st_mode & 0o077 == 0  # it has passwords
+    assert file.stat().st_mode & 0o077 == 0  # it contains passwords
     position = StreamPosition({TopicPartition("t", 0): 5})
     for each in shown["servers"]:
         address = each["url"] + ("/shop" if each["kind"] == "zookeeper" else "")

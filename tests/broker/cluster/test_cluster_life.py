@@ -1,4 +1,4 @@
-"""How a local cluster begins, ends, fails and comes back."""
+"""How a local cluster starts, ends, fails and comes back."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def write(kafka: LocalKafka, topic: str, value: bytes) -> None:
 
 
 def count(kafka: LocalKafka, topic: str) -> int:
-    """How many records the topic has, or -1 while its partition has no leader after a restart."""
+    """Return how many records the topic has, or -1 while its partition has no leader after a restart."""
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "count"})
     try:
         low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=60)
@@ -50,7 +50,7 @@ def count(kafka: LocalKafka, topic: str) -> int:
 
 @pytest.fixture(scope="module")
 def own() -> Iterator[LocalKafka]:
-    """A broker these tests may stop."""
+    """Start a broker that these tests may stop."""
     with LocalKafka() as cluster:
         make_topic(cluster, "kept")
         yield cluster
@@ -110,7 +110,7 @@ def test_a_running_broker_cannot_be_started_twice_on_its_folder(own: LocalKafka)
 
 @pytest.mark.kafka
 def test_the_brokers_process_listens_on_loopback_only(own: LocalKafka) -> None:
-    """S35: what the kernel says about the process, not what its settings say."""
+    """S35: the evidence is what the kernel reports about the process, not what its settings say."""
     addresses = listening_addresses(own.brokers[0].pid or 0)
     assert len(addresses) >= 3
     # 127.0.0.1 as the kernel prints it, alone or inside an IPv6 address

@@ -16,7 +16,7 @@ from penstock.core.errors import ClusterError
 
 
 def connect(**settings: object) -> set[int]:
-    """The broker ids a client sees with these settings."""
+    """Return the broker ids that a client with these settings sees."""
     quiet = {"log_level": 0, "socket.connection.setup.timeout.ms": 5000}
     return set(AdminClient({**quiet, **settings}).list_topics(timeout=5).brokers)
 
@@ -54,8 +54,8 @@ def test_a_wrong_password_does_not_get_in(secure_kafka: LocalKafka, mechanism: s
 
 @pytest.mark.kafka
 def test_a_login_module_that_is_not_listed_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """S08: Kafka's list of allowed modules stands on the broker's command line; Java's own are not on it."""
-    # The reason stands further up in the log than an error usually shows.
+    """S08: Kafka's list of allowed modules is on the broker's command line, without Java's own modules."""
+    # The reason stands further up in the log than the lines that an error usually shows.
     monkeypatch.setattr(
         broker_process, "read_tail", partial(broker_process.read_tail, lines=20_000, limit_bytes=4_194_304)
     )
@@ -100,7 +100,7 @@ def test_mutual_tls_needs_the_clients_certificate_and_its_encrypted_key(secure_k
 
 
 def test_keys_and_settings_are_for_their_owner_only(secure_kafka: LocalKafka) -> None:
-    """S35: the data directory is private, and so is every file with a secret in it."""
+    """S35: the data directory is private, and so is every file that contains a secret."""
     private = [secure_kafka.data_dir, secure_kafka.secure.folder, secure_kafka.secure.client_key_path]
     private += [secure_kafka.secure.server_keystore_path]
     private += list(secure_kafka.data_dir.glob("node-*/server.properties"))

@@ -1,4 +1,4 @@
-"""A single local broker: ready when it says so, and gone with its owner."""
+"""A single local broker: ready when it says so, and gone when its owner is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Three real brokers: what one of them may lose, and how a client finds all from any."""
+"""Three real brokers: what they keep when one is lost, and how a client finds all of them from any one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PARTITIONS = 3
 
 
 def write(bootstrap: str, topic: str, values: list[bytes]) -> None:
-    """One value to each partition in turn, each acknowledged by all in-sync replicas."""
+    """Write one value to each partition in turn, each acknowledged by all in-sync replicas."""
     failures: list[object] = []
     producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "log_level": 0})
     for number, value in enumerate(values):
@@ -57,7 +57,7 @@ def read_all(bootstrap: str, topic: str, partitions: int, count: int) -> set[byt
 
 
 def in_sync(kafka: LocalKafka, topic: str) -> set[int]:
-    """The fewest in-sync replicas any partition has, and the most."""
+    """Return the smallest and the largest number of in-sync replicas of the topic's partitions."""
     found = AdminClient({"bootstrap.servers": kafka.bootstrap}).list_topics(topic, timeout=30).topics[topic]
     return {len(partition.isrs) for partition in found.partitions.values()}
 
@@ -66,7 +66,7 @@ def in_sync(kafka: LocalKafka, topic: str) -> set[int]:
 def test_with_any_one_broker_stopped_a_topic_of_factor_two_is_whole(
     kafka3: LocalKafka, topic: Any, place: int
 ) -> None:
-    """A1, A7: three brokers, two copies; any one broker down, every record is readable and more are taken."""
+    """A1, A7: three brokers, two copies: with any one down, all records are readable, new ones accepted."""
     name = topic(PARTITIONS, factor=2, on=kafka3)
     before = [secrets.token_bytes(8) for _ in range(9)]
     after = [secrets.token_bytes(8) for _ in range(9)]
@@ -86,7 +86,7 @@ def test_with_any_one_broker_stopped_a_topic_of_factor_two_is_whole(
 
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_any_single_broker_leads_to_all_partitions(kafka3: LocalKafka, topic: Any, place: int) -> None:
-    """A12: the caller names one broker, also one that leads nothing of the topic, and reaches everything."""
+    """A12: the caller names one broker, even one that leads no partition here, and reaches everything."""
     name = topic(1, factor=1, on=kafka3)
     write_to = [secrets.token_bytes(8)]
     producer = Producer({"bootstrap.servers": kafka3.bootstrap})
@@ -102,9 +102,9 @@ def config_of(admin: AdminClient, topic: str) -> dict[str, str]:
 
 
 def test_internal_topics_survive_the_loss_of_a_broker(kafka3: LocalKafka) -> None:
-    """A18: committed positions and transactions have three copies, two of which must acknowledge."""
+    """A18: committed positions and transactions have three copies, two of which must acknowledge a write."""
     producer = Producer({"bootstrap.servers": kafka3.bootstrap, "transactional.id": secrets.token_hex(4)})
-    producer.init_transactions(60)  # makes the topic of transactions
+    producer.init_transactions(60)  # creates the topic of transactions
     admin = AdminClient({"bootstrap.servers": kafka3.bootstrap})
     topics = admin.list_topics(timeout=30).topics
     assert len(topics["__consumer_offsets"].partitions) == 50
@@ -121,8 +121,8 @@ def test_internal_topics_survive_the_loss_of_a_broker(kafka3: LocalKafka) -> Non
 
 @pytest.mark.kafka
 def test_two_brokers_with_one_id_do_not_both_join() -> None:
-    """A2: the second is turned away with an error that says so, and the first goes on."""
-    # A cluster of its own: it remembers the extra broker, and would place later topics there.
+    """A2: the second is turned away with an error that says why, and the first carries on."""
+    # It gets its own cluster: a cluster remembers the extra broker and would place later topics there.
     with LocalKafka() as cluster:
         first = cluster.add_broker(101)
         with pytest.raises(ClusterError) as caught:
@@ -159,7 +159,7 @@ def test_the_console_shows_who_leads_who_copies_and_who_is_in_sync(
     assert [each["leader"] for each in made["partitions"]] == [
         each["replicas"][0] for each in made["partitions"]
     ]
-    # Without a factor the brokers' own default holds, never a silent 1 that one lost disk would take.
+    # Without a factor the brokers' own default applies, never a silent 1 that one lost disk would destroy.
     penstock("topics", "create", f"{name}-default", "--partitions", "1")
     (plain,) = read_json(penstock("topics", "describe", f"{name}-default", "--json"))["topics"]
     assert plain["replication_factor"] == 3
@@ -168,7 +168,7 @@ def test_the_console_shows_who_leads_who_copies_and_who_is_in_sync(
 def test_a_partition_whose_only_replica_is_down_is_said_to_have_no_leader(
     kafka3: LocalKafka, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`penstock why` names it, and not the partition beside it whose leader is there."""
+    """`penstock why` names that partition, and not the one beside it, which has a leader."""
     name = f"alone-{secrets.token_hex(4)}"
     create_placed(kafka3.bootstrap, name, [[1], [2]])
     store = open_offset_store(f"{tmp_path}/offsets")

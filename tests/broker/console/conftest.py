@@ -1,4 +1,4 @@
-"""What the tests of the console commands share."""
+"""Fixtures shared by the tests of the console commands."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ from tests.support.console import Run, make_console
 
 @pytest.fixture
 def penstock(kafka: Any, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs a command with the shared broker."""
+    """Return a function that runs a command with the shared broker."""
     return make_console(capsys, kafka.bootstrap)

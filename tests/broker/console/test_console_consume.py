@@ -25,14 +25,14 @@ from tests.support.kafka.topic_filling import commit_offsets, delete_before, pro
 from tests.support.waiting import wait_until
 
 COMMAND = [sys.executable, "-m", "penstock.cli", "consume"]
-#: For a busy machine; a test that gets what it waits for ends sooner.
+#: Long enough for a busy machine; a test that gets what it waits for ends sooner.
 PATIENT = ["--timeout-ms", "20000"]
 QUICK = ["--timeout-ms", "300"]
 
 
 @contextmanager
 def consuming(bootstrap: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """The command as a process of its own, until it has told what it reads."""
+    """Run the command as a separate process and wait until it has said what it reads."""
     process = subprocess.Popen(
         [*COMMAND, *arguments, "--bootstrap-server", bootstrap],
         stdout=subprocess.PIPE,
@@ -47,7 +47,7 @@ def consuming(bootstrap: str, *arguments: str) -> Iterator[subprocess.Popen[str]
 
 
 def hear(process: subprocess.Popen[str], about: str) -> str:
-    """The next line of stderr, behind the time and what it is about."""
+    """Return the next line of stderr, without its time and its subject."""
     assert process.stderr is not None
     told = process.stderr.readline()
     while told.startswith("Compiling kernels"):  # the first time on this computer
@@ -68,7 +68,7 @@ def wait_for_reading(process: subprocess.Popen[str], about: str) -> str:
 
 
 def test_a_fresh_consumer_shows_only_what_comes_after_it(kafka: Any, penstock: Run, topic: Any) -> None:
-    """A14, A15, A16: it starts at the log's end, under a generated name, and commits nothing."""
+    """A14, A15, A16: it starts at the end of the log, with a generated group name, and commits nothing."""
     name = topic(3)
     produce(kafka.bootstrap, name, [b"before"], partition=1)
     with consuming(kafka.bootstrap, name) as process:
@@ -93,7 +93,7 @@ def test_a_fresh_consumer_shows_only_what_comes_after_it(kafka: Any, penstock: R
 
 
 def test_a_named_group_goes_on_where_it_stopped(kafka: Any, penstock: Run, topic: Any) -> None:
-    """A16, C3, I27: what was shown is committed, no more; the next start repeats and misses nothing."""
+    """A16, C3, I27: only what was shown is committed; the next start repeats nothing and misses nothing."""
     name, group = topic(), f"t2-{secrets.token_hex(4)}"
     produce(kafka.bootstrap, name, [b"%d" % number for number in range(10)])
     how = [name, "--group", group, "--from-beginning", "--max-messages", "4", *PATIENT]
@@ -114,7 +114,7 @@ def test_a_named_group_goes_on_where_it_stopped(kafka: Any, penstock: Run, topic
 
 
 def test_a_group_whose_position_has_aged_out_is_told_what_is_gone(kafka: Any, topic: Any) -> None:
-    """It goes on with what is left, not at the end of the log; also when that happens while it reads."""
+    """It continues with what is left, not at the end of the log, even when this happens while it reads."""
     name, group = topic(2), f"t2-{secrets.token_hex(4)}"
     for partition in (0, 1):
         produce(kafka.bootstrap, name, [f"{partition}{number}" for number in range(6)], partition=partition)
@@ -149,7 +149,7 @@ def test_a_group_whose_position_has_aged_out_is_told_what_is_gone(kafka: Any, to
 
 
 def test_a_pattern_takes_whole_names_and_topics_that_come_later(kafka: Any, topic: Any) -> None:
-    """A17: neither a longer name nor one of Kafka's own."""
+    """A17: it takes neither longer names nor Kafka's own topics."""
     stem = f"visits{secrets.token_hex(4)}"
     first = topic(name=stem)
     other = topic(name=f"x{stem}")
@@ -167,11 +167,11 @@ def test_a_pattern_takes_whole_names_and_topics_that_come_later(kafka: Any, topi
         assert "__consumer_offsets" not in told
         produce(kafka.bootstrap, other, [b"not this"])
         produce(kafka.bootstrap, later, [b"this"])
-        assert process.stdout.readline() == "this\n"  # and not `early` again, though nothing is committed
+        assert process.stdout.readline() == "this\n"  # and not `early` again, although nothing is committed
 
 
 def test_assigned_partitions_are_read_from_an_offset_or_a_time(kafka: Any, penstock: Run, topic: Any) -> None:
-    """A14, B19: without a group; a position that is not in the log is an error, not another position."""
+    """A14, B19: without a group, a position outside the log is an error; no other is used instead."""
     name = topic(2, retention_ms=-1)
     for number in range(6):
         produce(kafka.bootstrap, name, [b"%d" % number], partition=1, timestamp_ms=1_700_000_000_000 + number)
@@ -257,7 +257,7 @@ def test_every_compression_is_read_in_every_mode(
 def test_what_the_access_log_shipper_has_written_is_consumed(
     penstock: Run, topic: Any, tmp_path: Path
 ) -> None:
-    """Its topic as it is by default: compressed with lz4, in transactions."""
+    """Its topic has the default settings: compressed with lz4, written in transactions."""
     name, group, log = topic(), f"g-{secrets.token_hex(4)}", tmp_path / "access.log"
     lines = [f'10.0.0.{n} - - [01/Feb/2026:10:00:00 +0000] "GET /{n} HTTP/1.1" 200 5' for n in range(9)]
     log.write_text("".join(f"{line}\n" for line in lines))
@@ -284,7 +284,7 @@ def test_raw_values_are_written_byte_for_byte(
 def test_a_group_that_shares_in_another_way_is_an_error_with_advice(
     kafka: Any, penstock: Run, topic: Any
 ) -> None:
-    """The coordinator refuses a member that has no way of sharing in common with the others."""
+    """The coordinator refuses a member that has no assignment strategy in common with the others."""
     name, group = topic(), f"g-{secrets.token_hex(4)}"
     how = {"group.id": group, "partition.assignment.strategy": "cooperative-sticky"}
     other = Consumer({"bootstrap.servers": kafka.bootstrap, **how})
@@ -299,7 +299,7 @@ def test_a_group_that_shares_in_another_way_is_an_error_with_advice(
 
 
 def test_a_member_takes_a_long_timeout(kafka: Any, penstock: Run, topic: Any) -> None:
-    """The group client refuses one that is longer than it keeps idle connections."""
+    """The group client refuses a timeout that is longer than it keeps idle connections."""
     name = topic()
     produce(kafka.bootstrap, name, [b"x"])
     how = ["--set", "request.timeout.ms=900000", "--from-beginning", "--max-messages", "1"]
@@ -320,10 +320,10 @@ def test_a_command_that_decodes_tells_of_the_first_compilation(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A minute without a word looks like a command that hangs."""
+    """A minute of silence looks like a command that hangs."""
 
     @numba.njit  # type: ignore[untyped-decorator]
-    def stand_in(number: int) -> int:  # for kernels that this process has compiled already
+    def stand_in(number: int) -> int:  # in place of kernels that this process has already compiled
         return number + 1
 
     monkeypatch.setattr(record_warmup, "_done", False)

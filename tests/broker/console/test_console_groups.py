@@ -1,4 +1,4 @@
-"""`penstock groups` against a real broker and members of another client."""
+"""`penstock groups` against a real broker and the members of another client."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.waiting import wait_until
 def members(
     bootstrap: str, group: str, topic: str, count: int, protocol: str = "classic"
 ) -> Iterator[list[Consumer]]:
-    """So many consumers of one group, until each has been told its partitions."""
+    """Yield `count` consumers of one group, once each has been told its partitions."""
     told: dict[int, list[Any]] = {}
     joined = []
     for number in range(count):
@@ -41,7 +41,7 @@ def members(
     def settled() -> bool:
         for consumer in joined:
             consumer.poll(0.05)
-        # The newer protocol tells a member only of what it gets; one that gets nothing hears nothing.
+        # The newer protocol tells a member only what it gets; a member that gets nothing hears nothing.
         all_told = protocol == "consumer" or len(told) == count
         return all_told and sum(len(consumer.assignment()) for consumer in joined) == 3
 
@@ -114,7 +114,7 @@ def test_what_a_group_committed_for_a_topic_that_is_gone_has_no_end(
     commit_offsets(kafka.bootstrap, group, kept, 0)
     commit_offsets(kafka.bootstrap, group, gone, 0)
     penstock("topics", "delete", gone, "--yes")
-    # The coordinator forgets such a commit some time later; until then it is shown for what it is.
+    # The coordinator forgets such a commit some time later. Until then it is shown without an end.
     rows = {row[0]: row for row in rows_of(penstock("groups", "describe", group))}
     assert rows[kept][:5] == [kept, "0", "0", "0", "0"]
     assert rows.get(gone, [gone, "0", "0", "-", "-"])[:5] == [gone, "0", "0", "-", "-"]
@@ -143,7 +143,7 @@ def test_a_group_of_the_newer_protocol_is_shown_with_its_members(
 
         def settled() -> bool:
             for consumer in joined:
-                consumer.poll(0.05)  # gives back what others shall have
+                consumer.poll(0.05)  # gives up partitions that others are to get
             printed = penstock("groups", "describe", group)
             rows[:] = rows_of(printed)
             in_order = f"Group: {group}  State: Stable  Members: 4" in printed
@@ -160,7 +160,7 @@ def test_a_group_of_the_newer_protocol_is_shown_with_its_members(
 
 
 def test_the_records_of_the_offsets_topic_are_readable(kafka: Any, penstock: Run, topic: Any) -> None:
-    """A18: group, topic, partition, offset, metadata and time of every commit, older ones too."""
+    """A18: group, topic, partition, offset, metadata and time of every commit, older ones included."""
     name, group = topic(2), f"g-{secrets.token_hex(4)}"
     commit_offsets(kafka.bootstrap, group, name, 0, 0)
     commit_offsets(kafka.bootstrap, group, name, 7)

@@ -15,7 +15,7 @@ import pytest
 from tests.support.console import Run, read_json
 from tests.support.kafka.topic_filling import produce, read_back
 
-#: For a busy machine; a test that gets what it waits for ends sooner.
+#: Long enough for a busy machine; a test that gets what it waits for ends sooner.
 PATIENT = ["--timeout-ms", "20000"]
 COMMAND = [sys.executable, "-m", "penstock.cli", "produce"]
 
@@ -31,7 +31,7 @@ def lines(tmp_path: Path) -> Any:
 
 
 def test_every_line_of_a_file_is_one_message(kafka: Any, penstock: Run, topic: Any, lines: Any) -> None:
-    """A11: in order, without keys, byte for byte, the last one without a newline too."""
+    """A11: in order, without keys, byte for byte, including a last line without a newline."""
     name = topic()
     printed = penstock("produce", name, "--file", lines(b"one\n\n\xff\xfe\x1b[31m\nlast"))
     assert printed == "4 messages acknowledged: 4 in partition 0.\n"
@@ -136,7 +136,7 @@ def test_a_tab_between_key_and_value_is_written_as_an_escape(
 def test_what_was_consumed_as_json_is_produced_again_as_it_was(
     kafka: Any, penstock: Run, topic: Any, lines: Any
 ) -> None:
-    """Null is not empty, bytes that are no text stay, and time, headers and partition are the same."""
+    """Null is not empty, bytes that are not text survive, and time, headers and partition are the same."""
     name, copy, other = topic(3, retention_ms=-1), topic(3, retention_ms=-1), topic(retention_ms=-1)
     when = 1_700_000_000_123
     headers = [("h", b"1"), ("h", None), ("h", b""), ("\x1b", b"\xff")]

@@ -1,4 +1,4 @@
-"""The console commands against a broker with TLS and logins, settings in a properties file."""
+"""The console commands against a broker with TLS and logins, with settings from a properties file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def test_every_command_logs_in_with_a_properties_file(
     secure_kafka: LocalKafka, tmp_path: Path, capsys: pytest.CaptureFixture[str], mechanism: str
 ) -> None:
-    """A20: create, produce, consume as a member of a group, describe it; the password is shown nowhere."""
+    """A20: create, produce, consume as a member of a group, and describe it; the password is never shown."""
     access = secure_kafka.secure
     module = "plain.PlainLoginModule" if mechanism == "PLAIN" else "scram.ScramLoginModule"
     config = tmp_path / "client.properties"
@@ -40,7 +40,8 @@ def test_every_command_logs_in_with_a_properties_file(
     everything = run("topics", "create", name, *login)
     everything += run("produce", name, "--file", str(lines), *login)
     how = ["--group", group, "--from-beginning", "--max-messages", "2", "--timeout-ms", "30000"]
-    # A process of its own: the library behind the group client may leave its TLS socket to the end of one.
+    # It runs as a separate process, because the group client's library may leave its TLS socket open until
+    # the process ends.
     address = ["--bootstrap-server", access.bootstrap("SASL_SSL")]
     consumed = subprocess.run(
         [sys.executable, "-m", "penstock.cli", "consume", name, *address, *how, *login],

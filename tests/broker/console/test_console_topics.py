@@ -16,7 +16,7 @@ from tests.support.kafka.topic_filling import commit_offsets, produce
 
 
 def test_a_topic_is_created_listed_described_and_deleted(kafka: Any, penstock: Run) -> None:
-    """A6, A8, A20, I31, I32: with explicit counts and settings, seen by another client just so."""
+    """A6, A8, A20, I31, I32: with explicit counts and settings, which another client sees unchanged."""
     name = f"test-{secrets.token_hex(4)}"
     configs = {"segment.bytes": "104857600", "cleanup.policy": "compact", "compression.type": "producer"}
     pairs = [part for key, value in configs.items() for part in ("--config", f"{key}={value}")]
@@ -90,7 +90,7 @@ def test_kafkas_own_topics_are_listed_only_on_request(kafka: Any, penstock: Run,
 
 
 def test_a_topic_with_keys_is_not_widened_in_passing(kafka: Any, penstock: Run, topic: Any) -> None:
-    """B7: a key stays in its partition only while their number stays; item3 moves from 2 to another."""
+    """B7: a key stays in its partition only while their number is the same; item3 moves from 2 to another."""
     keyed, keyless = topic(3), topic(3)
     item3 = byte_column(pa.array([b"item3"]))
     assert [int(partition_of_keys(item3, count)[0]) for count in (3, 4)] == [2, 1]

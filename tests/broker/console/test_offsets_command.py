@@ -1,4 +1,4 @@
-"""`penstock offsets` with a broker at hand: times and ends, groups, and topics that were made anew."""
+"""`penstock offsets` with a reachable broker: times and ends, groups, and topics that were recreated."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_stream_moves_to_times_and_ends_but_never_outside_the_log(
 def test_the_local_cluster_is_asked_where_no_brokers_are_named_unless_its_topic_is_another(
     penstock: Run, kafka: Any, topic: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the help says. A log of another id, which merely has the name, moves nobody."""
+    """This is what the help says. A topic that has the right name but another id moves no stream."""
     name = topic(1)
     produce(kafka.bootstrap, name, ["x"] * 9)
     delete_before(kafka.bootstrap, name, 4)
@@ -111,7 +111,7 @@ def test_a_dry_run_knows_that_a_group_has_members(penstock: Run, kafka: Any, top
 def test_a_group_is_moved_and_remembers_who_did_it(
     penstock: Run, kafka: Any, topic: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """C3: an ordinary consumer group, as a lag tool shows it."""
+    """C3: it is an ordinary consumer group, as a lag tool shows it."""
     name, group = topic(), f"group-{secrets.token_hex(4)}"
     produce(kafka.bootstrap, name, ["x"] * 9)
     at = ["--at", f"kafka://{kafka.bootstrap}/{group}", group]
@@ -135,7 +135,7 @@ def test_a_group_is_moved_and_remembers_who_did_it(
 def test_a_topic_that_was_restored_under_its_name_is_adopted(
     penstock: Run, kafka: Any, topic: Any, tmp_path: Path
 ) -> None:
-    """The same records under a new id: the stream goes on, and knows the new one from then on."""
+    """The same records have a new topic id: the stream continues, and remembers the new id from then on."""
     name = topic()
     view = KafkaLogView(settings_of(kafka.bootstrap))
     old = view.describe([name])[name].topic_id
@@ -159,7 +159,7 @@ def test_a_topic_that_was_restored_under_its_name_is_adopted(
 def test_a_position_from_elsewhere_stays_within_the_log_and_of_its_topic(
     penstock: Run, kafka: Any, topic: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Dry and real run alike; and who stands beyond the end is not said to have no lag."""
+    """This holds for dry and real runs. A position beyond the end is not reported as having no lag."""
     name = topic(2)
     for partition in (0, 1):
         produce(kafka.bootstrap, name, ["x"] * 9, partition=partition)

@@ -1,4 +1,4 @@
-"""`penstock why` beside a topic with more partitions than the stream's position, and how old records are."""
+"""`penstock why` on topics with more partitions than the stream's position, and the age of records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.kafka.topic_filling import produce
 def test_partitions_that_a_position_lacks_are_listed_and_never_called_read(
     tmp_path: Path, kafka: Any, topic: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A topic is widened under a stream: in a checkpoint, in a sink, in a store."""
+    """A topic is widened under a stream that keeps its position in a checkpoint, in a sink or in a store."""
     source = topic(1)
     produce(kafka.bootstrap, source, ["a"] * 5)
     read = StreamPosition({TopicPartition(source, 0): 5})
@@ -48,7 +48,7 @@ def test_partitions_that_a_position_lacks_are_listed_and_never_called_read(
         assert (ended, told["condition"], told["state"]) == (0, "NO_DATA", "idle")
     assert main(["topics", "widen", source, "--partitions", "2", "--yes", *brokers]) == 0
     ended, told = ask_why(capsys, "0", *places[0], *brokers, "--watch", "0s")
-    assert (ended, told["condition"]) == (0, "NO_DATA")  # there is nothing in it
+    assert (ended, told["condition"]) == (0, "NO_DATA")  # the partition is empty
     assert [each["position"] for each in told["partitions"]] == [5, None]
     produce(kafka.bootstrap, source, ["b"] * 10, partition=1)
     for place in places:
@@ -94,7 +94,7 @@ def test_a_stream_that_finds_a_new_partition_while_we_look_moves(
 def test_the_age_of_the_last_records_is_that_of_the_newest_of_them(
     tmp_path: Path, kafka: Any, topic: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One batch holds an hour and more; its first record is the oldest of them."""
+    """One batch spans more than an hour, and its first record is the oldest of them."""
     source = topic(1)
     lines = "".join(
         json.dumps({"value": "v", "timestamp_ms": 1_700_000_000_000 + number * 1_000_000}) + "\n"

@@ -1,4 +1,4 @@
-"""Offsets in a consumer group: what others see of them, and commits beside the stream in trouble."""
+"""Offsets in a consumer group: what other clients see of them, and commits while the stream is in trouble."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Listener:
 
 
 def test_a_saved_position_shows_as_current_offset_and_lag(kafka: Any, topic: Any, group: str) -> None:
-    """C3, C25: in the group of the stream's own name, and of others beside it."""
+    """C3, C25: in the group with the stream's own name, and in others."""
     name = topic(2)
     produce(kafka.bootstrap, name, [b"x"] * 10, partition=0)
     at = {TopicPartition(name, 0): 4, TopicPartition(name, 1): 0}
@@ -47,7 +47,7 @@ def test_a_saved_position_shows_as_current_offset_and_lag(kafka: Any, topic: Any
 
 
 def test_what_another_program_has_committed_is_gone_on_with(kafka: Any, topic: Any, group: str) -> None:
-    """C17: its offsets are believed, whatever it wrote beside them; of ours the ids stay known."""
+    """C17: its offsets are believed, whatever metadata it wrote; ids from our commits stay known."""
     first = TopicPartition(topic(2), 0)
     second = TopicPartition(first.topic, 1)
     client = settings_of(kafka.bootstrap)
@@ -61,7 +61,7 @@ def test_what_another_program_has_committed_is_gone_on_with(kafka: Any, topic: A
 
 
 def test_a_newer_save_is_not_undone_by_an_older_one_that_waited(kafka: Any, topic: Any, group: str) -> None:
-    """T33, D37: the older one is told that it is done, for what it stands for is committed."""
+    """T33, D37: the older save is reported as done, because everything it covers is committed."""
     each = TopicPartition(topic(), 0)
     store, listener = KafkaOffsetStore(settings_of(kafka.bootstrap), group=group), Listener()
     store.save(group, StreamPosition({each: 10}))
@@ -69,7 +69,7 @@ def test_a_newer_save_is_not_undone_by_an_older_one_that_waited(kafka: Any, topi
     assert store.flush(30)
     assert store.load(group) == StreamPosition({each: 10})
     assert listener.told == [(StreamPosition({each: 5}), None)]
-    other = KafkaOffsetStore(settings_of(kafka.bootstrap), group=group)  # a program that was only slow
+    other = KafkaOffsetStore(settings_of(kafka.bootstrap), group=group)  # another program that was only slow
     other.save_async(group, StreamPosition({each: 7}), listener)
     assert not other.flush(30)
     assert listener.told[1:] == [(StreamPosition({each: 7}), "OFFSETS_WENT_BACK")]
@@ -95,7 +95,7 @@ def test_the_last_commit_is_sent_at_the_end_though_it_failed_before(
     proxy.cut()
     try:
         store.save_async(group, StreamPosition({each: 2}), listener)
-        assert not store.flush(20)  # tried twice: as it was offered, and at the flush
+        assert not store.flush(20)  # tried twice: when it was offered, and at the flush
     finally:
         proxy.pass_on()
         proxy.cut()
@@ -112,7 +112,7 @@ def test_the_last_commit_is_sent_at_the_end_though_it_failed_before(
 def test_what_cannot_be_sent_at_the_end_is_told(
     kafka: Any, group: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """D36: the log names the group; nothing is raised where a stream stops."""
+    """D36: the log names the group; stopping a stream raises nothing."""
     store = KafkaOffsetStore(settings_of(kafka.bootstrap), group=group, timeout_ms=3_000)
     store.save_async(group, StreamPosition({TopicPartition("no-such-topic", 0): 2}))
     store.close()
@@ -121,6 +121,6 @@ def test_what_cannot_be_sent_at_the_end_is_told(
 
 @pytest.mark.parametrize("name", ["", " ", "a/b", "a\n", "g" * 201])
 def test_the_group_must_be_named(name: str) -> None:
-    """C22: there is no default, and a name that could be meant otherwise is refused."""
+    """C22: there is no default, and an ambiguous name is refused."""
     with pytest.raises(OptionError, match="GROUP_NAME_INVALID"):
         KafkaOffsetStore(ClientSettings((("127.0.0.1", 1),)), group=name)

@@ -1,4 +1,4 @@
-"""Offsets in a group without members expire: those of a stream that runs and has nothing to do must not."""
+"""Offsets in a group without members expire; those of a running but idle stream must not."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ RETENTION_S = 60
 
 @pytest.fixture(scope="module")
 def forgetful_kafka() -> Iterator[LocalKafka]:
-    """A broker that forgets the offsets of a group without members after a minute, the least it can."""
+    """Start a broker that forgets offsets of a group without members after a minute, Kafka's minimum."""
     soon = {"offsets.retention.minutes": 1, "offsets.retention.check.interval.ms": 1000}
     with LocalKafka(broker_settings={**IMPATIENT, **soon}) as cluster:
         yield cluster
@@ -53,7 +53,7 @@ def fetch(cluster: Any, group: str) -> dict[TopicPartition, GroupCommit]:
 def test_an_idle_stream_keeps_its_offsets_past_the_time_after_which_they_expire(
     forgetful_kafka: LocalKafka, topic: Any
 ) -> None:
-    """A direct stream with its offsets in Kafka, sync and async, and a query that commits to a group."""
+    """For a direct stream with its offsets in Kafka, sync and async, and a query that commits to a group."""
     name = topic(2, on=forgetful_kafka)
     produce(forgetful_kafka.bootstrap, name, [b"x"] * 3)
     client = settings_of(forgetful_kafka.bootstrap)
@@ -82,7 +82,7 @@ def test_an_idle_stream_keeps_its_offsets_past_the_time_after_which_they_expire(
         stack.callback(watch.close)
         start = watch.resolve_start()
         wait_until(lambda: bool(fetch(forgetful_kafka, query)), "the query has committed")
-        # Last: all others are older than this when it expires.
+        # Committed last: all other offsets are older than these when these expire.
         commit_offsets(client, control, at, timeout_ms=30_000)
         assert set(fetch(forgetful_kafka, control)) == set(at)
         wait_until(lambda: not fetch(forgetful_kafka, control), "offsets expire", timeout_s=RETENTION_S + 60)
@@ -94,7 +94,7 @@ def test_an_idle_stream_keeps_its_offsets_past_the_time_after_which_they_expire(
 
 
 def run_idle(cluster: LocalKafka, name: str, store: Any, group: str, position: StreamPosition) -> Any:
-    """Run the loop of a direct stream beside the test; what stops it and tells what it failed with."""
+    """Run the loop of a direct stream in a thread; return a function that stops it and checks its success."""
     options = parse_direct_options(
         Subscribe(name), {"bootstrap.servers": cluster.bootstrap}, {}, {}, interval_ms=200, unique="u"
     )
@@ -126,7 +126,7 @@ def run_idle(cluster: LocalKafka, name: str, store: Any, group: str, position: S
 
 
 def test_a_renewal_leaves_what_was_moved_and_brings_back_what_is_gone(kafka: Any, topic: Any) -> None:
-    """Of what stands, its metadata and epoch are kept to the letter."""
+    """For offsets that are still there, metadata and epoch stay exactly as they are."""
     name, group = topic(3), f"group-{secrets.token_hex(4)}"
     kept, moved, gone = (TopicPartition(name, number) for number in range(3))
     client = settings_of(kafka.bootstrap)
@@ -149,7 +149,7 @@ def test_a_renewal_leaves_what_was_moved_and_brings_back_what_is_gone(kafka: Any
 def test_a_running_stream_does_not_undo_a_rewind_made_meanwhile(
     kafka: Any, topic: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Told once, and the change by hand is still known."""
+    """The conflict is reported once, and the manual change is still known."""
     each, group = TopicPartition(topic(), 0), f"group-{secrets.token_hex(4)}"
     now = [0.0]
     store = KafkaOffsetStore(settings_of(kafka.bootstrap), group=group, clock=lambda: now[0])

@@ -1,4 +1,4 @@
-"""Commits as an outsider of a consumer group, looked at with librdkafka, and the lag they leave."""
+"""Commits to a consumer group by a program outside it, checked with librdkafka, and the resulting lag."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.waiting import wait_until
 
 
 def seen_by_others(cluster: Any, group: str) -> dict[TopicPartition, Position]:
-    """The group's offsets as an independent client reads them."""
+    """Return the group's offsets as an independent client reads them."""
     client = AdminClient({"bootstrap.servers": cluster.bootstrap})
     asked = client.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
     found = asked[group].result(timeout=30).topic_partitions
@@ -53,7 +53,7 @@ def test_other_clients_see_exactly_what_was_committed(kafka: Any, topic: Any, gr
 
 
 def test_a_commit_may_go_back(kafka: Any, topic: Any, group: str) -> None:
-    """Kafka keeps the last word; whoever must never go back compares before."""
+    """Kafka keeps whatever was committed last; a caller that must never go back compares first."""
     partition = TopicPartition(topic(), 0)
     commit_offsets(settings_of(kafka.bootstrap), group, {partition: 9}, timeout_ms=30_000)
     commit_offsets(settings_of(kafka.bootstrap), group, {partition: 3}, timeout_ms=30_000)
@@ -90,7 +90,7 @@ def a_member(cluster: Any, group: str, topic: str, protocol: str) -> Iterator[No
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_a_group_with_members_refuses_an_outsider(kafka: Any, topic: Any, group: str, protocol: str) -> None:
-    """T37: two programs with one group id; the error says whose business it is and what to do."""
+    """T37: two programs use one group id; the error says who can fix it and how."""
     name = topic()
     partition = TopicPartition(name, 0)
     with a_member(kafka, group, name, protocol):
@@ -140,7 +140,7 @@ def test_a_commit_ends_at_its_deadline(group: str) -> None:
 def test_the_lag_counts_from_the_commit_to_the_end_that_readers_see(
     kafka: Any, topic: Any, group: str
 ) -> None:
-    """C3: current offset and lag are right after a commit, and what was never committed is not listed."""
+    """C3: current offset and lag are right after a commit, and partitions without a commit are not listed."""
     name = topic(3)
     at = [TopicPartition(name, each) for each in range(3)]
     for each in range(3):
@@ -161,7 +161,7 @@ def test_the_lag_counts_from_the_commit_to_the_end_that_readers_see(
 
 
 def test_a_commit_follows_the_coordinator_to_another_broker(kafka3: Any, topic: Any, group: str) -> None:
-    """The first broker that looks after the group is stopped; the next commit finds the new one."""
+    """The broker that coordinates the group is stopped; the next commit finds the new coordinator."""
     partition = TopicPartition(topic(on=kafka3, factor=3), 0)
     settings = settings_of(kafka3.bootstrap, socket_connection_setup_timeout_ms=2_000)
     commit_offsets(settings, group, {partition: 1}, timeout_ms=60_000)

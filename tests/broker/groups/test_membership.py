@@ -1,4 +1,4 @@
-"""Members of a group on a real broker: what each is given, reads and commits."""
+"""Members of a group on a real broker: what each is assigned, reads and commits."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def recreate(bootstrap: str, name: str) -> None:
 
 
 class Other(threading.Thread):
-    """A second member, in a thread of its own: it reads all it is given and commits nothing."""
+    """A second member in its own thread, which reads everything it is assigned and commits nothing."""
 
     def __init__(self, settings: ClientSettings, group: str, selection: Selection) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ def test_what_a_member_keeps_goes_on_and_what_it_gives_away_begins_at_the_commit
 
         wait_until(lambda: show(3), "three are shown")
         first.commit()
-        # Which partition comes first is the broker's answer, and nobody's promise.
+        # Which partition comes first is up to the broker, and nobody promises an order.
         committed = {each: len({*shown} & {*values[each.partition]}) for each in both}
         wait_until(lambda: show(12), "nine more are shown, and not committed")
         assert view.committed(group, both) == committed
@@ -107,7 +107,7 @@ def test_what_a_member_keeps_goes_on_and_what_it_gives_away_begins_at_the_commit
 def test_a_group_whose_first_member_saw_nothing_has_its_place_all_the_same(
     kafka: Any, settings: ClientSettings, topic: Any, group: str
 ) -> None:
-    """What comes while no member runs is shown to the next one, though the first has read nothing."""
+    """Records that arrive while no member runs are shown to the next one, although the first read nothing."""
     name = topic()
     produce(kafka.bootstrap, name, ["before"])
 
@@ -130,7 +130,7 @@ def test_a_group_whose_first_member_saw_nothing_has_its_place_all_the_same(
 def test_what_is_made_after_a_member_began_is_read_from_its_start(
     kafka: Any, settings: ClientSettings, topic: Any, group: str
 ) -> None:
-    """A topic made anew: its offsets are another topic's, and all of it has come since the member began."""
+    """A recreated topic: the offsets belong to the old one, and all its records came after the start."""
     name = topic()
     produce(kafka.bootstrap, name, ["before"])
     shown: list[bytes | None] = []

@@ -1,4 +1,4 @@
-"""The view of a real log where it differs from the one in memory: settings, retries, stale brokers."""
+"""Where the view of a real log differs from the one in memory: settings, retries, stale brokers."""
 
 from __future__ import annotations
 

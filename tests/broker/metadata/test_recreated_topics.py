@@ -1,4 +1,4 @@
-"""A topic that is deleted and made anew between two looks, with topic ids and as older brokers tell it."""
+"""A topic deleted and recreated between two looks, with topic ids and as older brokers describe it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LAST_WITHOUT_IDS = 9  # of the Metadata request
 
 
 class OlderRouting(Routing):
-    """Asks for metadata as brokers before 2.8 give it: without topic ids."""
+    """Asks for metadata in the version of brokers before 2.8, which has no topic ids."""
 
     def _ask_metadata(self, topics: Collection[str] | None, deadline: Deadline) -> tuple[Any, str]:
         entries = topics and [MetadataRequest.MetadataRequestTopic(name=name) for name in sorted(topics)]
@@ -36,7 +36,7 @@ class OlderRouting(Routing):
 
 @pytest.fixture(scope="module")
 def own_kafka() -> Iterator[LocalKafka]:
-    """A broker that a test may start again: each start is another leader epoch."""
+    """Start a broker that a test may restart: each start is another leader epoch."""
     with LocalKafka() as cluster:
         yield cluster
 
@@ -46,7 +46,7 @@ def own_kafka() -> Iterator[LocalKafka]:
 def test_a_recreated_topic_is_not_taken_for_old_news_until_the_timeout(
     own_kafka: LocalKafka, kind: type[Routing]
 ) -> None:
-    """Its leader epochs begin anew, below those that are known."""
+    """Its leader epochs begin again, below those that are known."""
     name = f"anew-{secrets.token_hex(4)}"
     each = TopicPartition(name, 0)
     settings = settings_of(own_kafka.bootstrap, default_api_timeout_ms=60_000)

@@ -1,4 +1,4 @@
-"""Finding the right broker among three, and finding it again when it changes."""
+"""How the right broker among three is found, and found again after a change."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def deadline(limit_ms: int = 30_000) -> Deadline:
 
 
 def settings_for(cluster: LocalKafka, *places: int, **limits: int) -> ClientSettings:
-    """Settings that know only the brokers at these places."""
+    """Return settings that know only the brokers at these places."""
     return ClientSettings(
         tuple(("127.0.0.1", cluster.brokers[place].port) for place in places),
         **limits,  # type: ignore[arg-type]
@@ -43,7 +43,7 @@ def settings_for(cluster: LocalKafka, *places: int, **limits: int) -> ClientSett
 
 
 def place_topic(cluster: LocalKafka, assignments: list[list[int]]) -> str:
-    """A topic whose partitions lie on brokers given by their place; the first one leads."""
+    """Return a new topic whose partitions lie on brokers given by their place; the first one leads."""
     name = f"routing-{secrets.token_hex(4)}"
     ids = [broker.node_id for broker in cluster.brokers]
     create_placed(cluster.bootstrap, name, [[ids[place] for place in places] for places in assignments])
@@ -59,7 +59,7 @@ def produce(cluster: LocalKafka, topic: str, partitions: int) -> None:
 
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_one_broker_is_enough_to_reach_every_partition(kafka3: LocalKafka, place: int) -> None:
-    """A12: even a broker that leads nothing of the topic tells where everything is."""
+    """A12: even a broker that leads no partition of the topic knows where everything is."""
     others = [other for other in range(3) if other != place]
     topic = place_topic(kafka3, [[others[0]], [others[1]], [others[0]]])
     produce(kafka3, topic, 3)
@@ -85,7 +85,7 @@ def test_dead_bootstrap_servers_are_passed_over(kafka3: LocalKafka, pool: Connec
 
 
 def test_a_moved_leader_is_found_again(kafka3: LocalKafka, pool: ConnectionPool) -> None:
-    """A12: bounds are still answered after the broker that led the partition stopped."""
+    """A12: bounds are still answered after the broker that led the partition has stopped."""
     topic = place_topic(kafka3, [[0, 1], [1, 2]])
     produce(kafka3, topic, 2)
     partitions = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
@@ -150,7 +150,7 @@ def test_a_partition_without_any_live_replica_ends_at_the_deadline(
             view.latest([TopicPartition(topic, 0)])
         assert caught.value.condition == "BROKER_TIMEOUT"
         assert f"{topic}-0" in str(caught.value)
-        # It still exists: a topic that has lost its leader is no missing topic.
+        # A topic that has lost its leader still exists; it is not a missing topic.
         assert view.describe([topic])[topic].partitions == (0,)
     finally:
         kafka3.brokers[2].start()

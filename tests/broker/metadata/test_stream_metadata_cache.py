@@ -1,4 +1,4 @@
-"""How often a stream asks for the topics it reads, with `partition.metadata.cache.ttl.ms` and without."""
+"""How often a stream asks about the topics it reads, with and without `partition.metadata.cache.ttl.ms`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ METADATA, A_DAY = 3, str(24 * 3600 * 1000)
 
 @dataclass
 class Trigger:
-    """The driver's half of a stream, asked as Spark asks it; counts the questions about topics."""
+    """The driver's half of a stream, called as Spark calls it; it counts the requests for topic metadata."""
 
     reader: StreamReader
     proxy: FaultProxy
@@ -34,7 +34,7 @@ class Trigger:
         self.at = self.reader.initialOffset()
 
     def __call__(self) -> int:
-        """Plan the next batch; how often it was asked for topics."""
+        """Plan the next batch and return how many times topics were asked for."""
         before = self.proxy.counts.requests[METADATA]
         self.at = self.reader.latestOffset(self.at, ReadMaxRows(2**63 - 1))
         return self.proxy.counts.requests[METADATA] - before
@@ -48,7 +48,7 @@ class Trigger:
 def start(proxy: FaultProxy, ttl_ms: str, **options: str) -> Trigger:
     given = {
         "kafka.bootstrap.servers": proxy.bootstrap,
-        "kafka.client.id": f"cache-{secrets.token_hex(4)}",  # with a map of the cluster of its own
+        "kafka.client.id": f"cache-{secrets.token_hex(4)}",  # so that it has its own map of the cluster
         "startingOffsets": "earliest",
         "fetchOffset.retryIntervalMs": "10",
         "PARTITION.metadata.cache.TTL.ms": ttl_ms,
@@ -69,7 +69,7 @@ def write(bootstrap: str, topic: str, partition: int = 0) -> None:
 def test_triggers_within_the_time_ask_for_topics_only_before_a_batch(
     proxied_kafka: tuple[Any, FaultProxy], topic: Any, way: str
 ) -> None:
-    """B136: one that finds nothing new asks for ends alone; without the option every trigger asks."""
+    """B136: one that finds nothing new asks only for ends; without the option every trigger asks."""
     cluster, proxy = proxied_kafka
     name = topic(on=cluster)
     chosen = {way: f'{{"{name}":[0]}}' if way == "assign" else name}
@@ -85,7 +85,7 @@ def test_triggers_within_the_time_ask_for_topics_only_before_a_batch(
 def test_after_the_time_topics_are_asked_for_again_by_a_monotonic_clock(
     proxied_kafka: tuple[Any, FaultProxy], topic: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B137: a wall clock that is put forward ends nothing; the time that has passed does."""
+    """B137: moving the wall clock forward expires nothing; elapsed time does."""
     cluster, proxy = proxied_kafka
     name = topic(on=cluster)
     long, short = start(proxy, A_DAY, subscribe=name), start(proxy, "1", subscribe=name)
@@ -101,7 +101,7 @@ def test_after_the_time_topics_are_asked_for_again_by_a_monotonic_clock(
 def test_added_partitions_are_found_when_the_time_is_over(
     proxied_kafka: tuple[Any, FaultProxy], topic: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B137: and from their first row, as without the cache."""
+    """B137: and they are read from their first row, as without the cache."""
     cluster, proxy = proxied_kafka
     name = topic(on=cluster)
     trigger = start(proxy, A_DAY, subscribe=name)
@@ -122,7 +122,7 @@ def days_later() -> float:
 def test_a_recreated_topic_is_named_as_such_though_its_name_is_remembered(
     proxied_kafka: tuple[Any, FaultProxy], topic: Any, retries: str, rows: int
 ) -> None:
-    """What looks like a loss is not explained from memory, nor is what looks like growth."""
+    """An apparent loss is not explained from cached metadata, nor is an apparent growth."""
     cluster, proxy = proxied_kafka
     name = topic(on=cluster)
     write(cluster.bootstrap, name)
@@ -136,7 +136,7 @@ def test_a_recreated_topic_is_named_as_such_though_its_name_is_remembered(
 
 
 def test_rows_of_a_leader_elected_within_the_time_are_no_loss(kafka3: Any, topic: Any) -> None:
-    """An end is kept with the epoch it was told under, also where topics are remembered."""
+    """An end is stored with the epoch it was reported under, even when topics are remembered."""
     name = topic(on=kafka3, factor=3)
     write(kafka3.bootstrap, name)
     options = {"kafka.bootstrap.servers": kafka3.bootstrap, "subscribe": name, "startingOffsets": "earliest"}

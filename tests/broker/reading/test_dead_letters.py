@@ -1,4 +1,4 @@
-"""Dead letters that a broker would refuse for their size, against a real broker."""
+"""Dead letters that are too large for a broker, against a real broker."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def make_typed(dead: str) -> TypedColumns:
 
 
 def bury(kafka: Any, settings: ClientSettings, source: str, dead: str, count: int) -> list[Any]:
-    """Decode the first records of a topic, all of them bad; the letters, as another client reads them."""
+    """Decode the first records of a topic, all bad; return the letters as another client reads them."""
     with closing(TypedRows(make_typed(dead), settings)) as rows:
         convert(settings, source, dead, 0, count, rows)
     return read_back(kafka.bootstrap, dead, count)

@@ -1,4 +1,4 @@
-"""An open transaction holds readers of committed rows back: they are told whose it is, and never skip it."""
+"""An open transaction blocks committed readers: they report whose it is, and never skip it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def order_of(bootstrap: str, topic: str, until: At | Latest) -> WorkOrder:
 def test_a_reader_held_back_by_an_open_transaction_is_told_whose_it_is(
     kafka: Any, topic: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """T03: the wait ends in an error with producer and age; a read to the stable end says so in the log."""
+    """T03: the wait ends in an error with producer and age; a read to the stable end logs the same."""
     name = topic(1)
     produce(kafka.bootstrap, name, ["before"] * 3)
     hanging = open_transaction(kafka.bootstrap)

@@ -1,4 +1,4 @@
-"""Readers that share one process and its pool of connections, on one real partition."""
+"""Readers that share one process and its connection pool, on one real partition."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ ROWS = 60
 
 @pytest.fixture
 def filled(kafka: Any, topic: Any) -> tuple[ClientSettings, str]:
-    """A topic with numbered values and headers, in several record batches."""
+    """Return settings and a topic with numbered values and headers, in several record batches."""
     name: str = topic()
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
     for number in range(ROWS):
         producer.produce(name, b"%d" % number, partition=0, headers=[("n", b"%d" % number)])
         if number % 10 == 9:
             assert producer.flush(30) == 0
-    # Small fetches: each reading takes several questions and keeps one of them on its way.
+    # Fetches are small, so each read takes several requests and keeps one of them in flight.
     return settings_of(kafka.bootstrap, max_partition_fetch_bytes=300, fetch_max_bytes=300), name
 
 
@@ -51,7 +51,7 @@ def rows(batches: Any) -> list[dict[str, Any]]:
 def test_five_hundred_readings_from_a_hundred_threads_each_see_everything_in_order(
     filled: tuple[ClientSettings, str],
 ) -> None:
-    """B161: every value and header, in order, whoever else reads the same partition."""
+    """B161: every value and header arrives in order, whoever else reads the same partition."""
     settings, topic = filled
     outcomes: Counter[str] = Counter()
     lock = threading.Lock()
@@ -81,7 +81,7 @@ def test_five_hundred_readings_from_a_hundred_threads_each_see_everything_in_ord
 def test_two_tasks_on_different_ranges_of_one_partition_keep_their_places(
     filled: tuple[ClientSettings, str],
 ) -> None:
-    """B162: read in turns, each goes on where it was."""
+    """B162: read in turns, each continues where it was."""
     settings, topic = filled
     one = read(settings, topic, 0, 40)
     two = read(settings, topic, 20, 60)
@@ -99,7 +99,7 @@ def test_two_tasks_on_different_ranges_of_one_partition_keep_their_places(
 def test_a_reading_that_stops_early_leaves_nothing_behind_for_the_next_one(
     filled: tuple[ClientSettings, str],
 ) -> None:
-    """B163: an answer that is still on its way never reaches another task, even for the same next offset."""
+    """B163: an answer that is still in flight never reaches another task, even for the same next offset."""
     settings, topic = filled
     for _ in range(5):
         reading = read(settings, topic, 0, ROWS)

@@ -1,4 +1,4 @@
-"""How often a reader asks, how long it waits, and how large or small what it gets may be."""
+"""How often a reader sends fetch requests, how long it waits, and how large or small its answers may be."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tests.support.kafka.topic_filling import produce
 
 FETCH = 1
 MIB = 1 << 20
-#: Of messages: below, between and far above every fetch limit, the largest between two others.
+#: Sizes of messages: below, between and far above every fetch limit, the largest between two others.
 SIZES = (1, 10, 1000, 100_000, MIB + 1, 64 * MIB, 10 * MIB, 0)
 
 
 @pytest.fixture
 def four_mib(kafka: Any, topic: Any) -> str:
-    """4000 records of 1 kB that no codec can shrink, in batches of about 16 kB."""
+    """Return a topic with 4000 records of 1 kB that no codec can shrink, in batches of about 16 kB."""
     name: str = topic()
     produce(kafka.bootstrap, name, (os.urandom(1024) for _ in range(4000)), **{"batch.size": 16_384})
     return name
@@ -40,7 +40,7 @@ def four_mib(kafka: Any, topic: Any) -> str:
 def test_the_number_of_fetches_is_the_bytes_over_the_fetch_size(
     kafka: Any, four_mib: str, fetch_bytes: int
 ) -> None:
-    """D46: sequential reading asks once for each full answer, and no more."""
+    """D46: sequential reading sends one request for each full answer, and no more."""
     reader = KafkaReader()
     settings = settings_of(kafka.bootstrap, max_partition_fetch_bytes=fetch_bytes)
     rows = sum(batch.num_rows for batch in reader.read(order(settings, four_mib, 0, 4000)))
@@ -52,7 +52,7 @@ def test_the_number_of_fetches_is_the_bytes_over_the_fetch_size(
 def test_an_answer_that_never_comes_is_an_error_with_all_its_names(
     proxied_kafka: tuple[Any, FaultProxy], topic: Any
 ) -> None:
-    """D44: group, topic, partition, offset and limit, at the limit and not before."""
+    """D44: the error names group, topic, partition, offset and limit, and comes at the limit, not before."""
     cluster, proxy = proxied_kafka
     name = topic(on=cluster)
     produce(proxy.bootstrap, name, ["a"] * 5)
@@ -85,7 +85,7 @@ print(json.dumps([list(rows.items()), peak_kib // 1024]))
 
 
 def read_in_a_process(work: WorkOrder) -> tuple[dict[int, int], int]:
-    """(rows by the size of their value, peak of memory in MiB) of a process that does nothing but read."""
+    """Read in a process that does nothing else; return rows by size of their value, and peak MiB."""
     import pickle
 
     run = subprocess.run(
@@ -98,7 +98,7 @@ def read_in_a_process(work: WorkOrder) -> tuple[dict[int, int], int]:
 
 @pytest.fixture(scope="module")
 def all_sizes(kafka: Any) -> str:
-    """One message of each of `SIZES`, in that order: the giant one stands between smaller ones."""
+    """Return a topic with one message of each of `SIZES`, in that order: the giant between smaller ones."""
     name = f"all-sizes-{secrets.token_hex(4)}"
     settings = settings_of(kafka.bootstrap)
     topic_admin.create_topic(settings, name, configs={"max.message.bytes": str(100 * MIB)})

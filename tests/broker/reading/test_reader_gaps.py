@@ -1,4 +1,4 @@
-"""Holes in the offsets are no loss, loss is no hole, and neither costs a look-up."""
+"""Gaps in the offsets are not losses, losses are not gaps, and neither costs an extra request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def order_of(address: tuple[str, int], topic: str, start: Bound, until: Bound, *
 
 
 def test_a_hole_is_no_loss_but_an_aged_out_offset_is(kafka: Any, topic: Any) -> None:
-    """T07, T01: markers and aborted rows at start, middle and end of the range; then real loss."""
+    """T07, T01: markers and aborted rows at the start, middle and end of the range; then a real loss."""
     name, address = topic(1), settings_of(kafka.bootstrap).bootstrap_servers[0]
     for ends_well in (False, True, False):  # offsets 0-2 + marker 3, 4-6 + marker 7, 8-10 + marker 11
         producer = open_transaction(kafka.bootstrap)
@@ -45,7 +45,7 @@ def test_a_hole_is_no_loss_but_an_aged_out_offset_is(kafka: Any, topic: Any) -> 
 
 
 def test_reading_a_fixed_range_asks_for_no_bounds(proxied_kafka: Any, topic: Any) -> None:
-    """T54, F45: the fetch answer carries the log's bounds; no question about offsets goes out beside it."""
+    """T54, F45: the fetch answer carries the log's bounds, so no separate request for offsets is sent."""
     cluster, proxy = proxied_kafka
     name = topic(1, on=cluster)
     produce(cluster.bootstrap, name, ["x" * 1000] * 500, **{"batch.num.messages": 20})

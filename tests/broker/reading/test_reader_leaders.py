@@ -1,4 +1,4 @@
-"""Reading on while leaders move: three brokers, one of them gone in the middle of a range."""
+"""Reading continues while leaders move: three brokers, one of which goes away in the middle of a range."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def leader_of(cluster: Any, topic: str) -> Any:
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_a_read_goes_on_when_the_leader_is_gone(kafka3: Any, topic: Any, end: str) -> None:
-    """T18: politely stopped or killed between two fetches; every row once, in order."""
+    """T18: it is shut down cleanly or killed between two fetches; every row arrives once, in order."""
     name = topic(on=kafka3, factor=3)
     produce(kafka3.bootstrap, name, (os.urandom(1000) for _ in range(RECORDS)), acks="all")
     settings = settings_of(
@@ -47,7 +47,7 @@ def test_a_read_goes_on_when_the_leader_is_gone(kafka3: Any, topic: Any, end: st
 
 @pytest.fixture
 def asked_ports(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The ports of the brokers that were connected to for fetches, in order."""
+    """Return the ports of the brokers that were connected to for fetches, in order."""
     ports: list[int] = []
     connect = PartitionFetcher._connect
 

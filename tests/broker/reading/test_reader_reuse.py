@@ -1,4 +1,4 @@
-"""Readers side by side and one after the other: what they share, and what they must not."""
+"""Readers side by side and one after the other: what they share, and what they must not share."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ API_VERSIONS, METADATA, LIST_OFFSETS, FETCH = 18, 3, 2, 1
 
 @pytest.fixture
 def proxy(proxied_kafka: tuple[Any, FaultProxy]) -> Iterator[FaultProxy]:
-    """The proxy before the broker, with nothing left over from the test before."""
+    """Return the proxy in front of the broker, without faults left over from the previous test."""
     POOL.close()
     proxied_kafka[1].pass_on()
     wait_until(lambda: proxied_kafka[1].counts.open == 0, "no connection is left over")
@@ -40,7 +40,7 @@ def proxy(proxied_kafka: tuple[Any, FaultProxy]) -> Iterator[FaultProxy]:
 
 @pytest.fixture
 def filled(proxied_kafka: tuple[Any, FaultProxy], topic: Any) -> str:
-    """100 records, about 1 kB each, in batches of ten, behind the proxy."""
+    """Return a topic with 100 records, about 1 kB each, in batches of ten, behind the proxy."""
     name: str = topic(on=proxied_kafka[0])
     values = [b"%03d" % n + bytes(1000) for n in range(100)]
     produce(proxied_kafka[1].bootstrap, name, values, **{"batch.num.messages": 10})
@@ -48,7 +48,7 @@ def filled(proxied_kafka: tuple[Any, FaultProxy], topic: Any) -> str:
 
 
 def test_an_empty_range_opens_no_connection(filled: str, proxy: FaultProxy) -> None:
-    """D21: nothing reaches the broker; a range that is not empty does."""
+    """D21: an empty range sends nothing to the broker; a range with records does."""
     connections, requests = proxy.counts.connections, sum(proxy.counts.requests.values())
     settings = settings_of(proxy.bootstrap, client_id="empty")
     assert list(KafkaReader().read(order(settings, filled, 7, 7))) == []
@@ -58,7 +58,7 @@ def test_an_empty_range_opens_no_connection(filled: str, proxy: FaultProxy) -> N
 
 
 def test_readings_one_after_the_other_use_one_connection(filled: str, proxy: FaultProxy) -> None:
-    """B159, B236, F40: the first reading of a worker opens it, and no later one pays for another."""
+    """B159, B236, F40: a worker's first read opens the connection, and later reads open no other."""
     settings, before = settings_of(proxy.bootstrap), proxy.counts.connections
     for _ in range(6):
         assert offsets_of(order(settings, filled, 0, 5)) == list(range(5))
@@ -66,7 +66,7 @@ def test_readings_one_after_the_other_use_one_connection(filled: str, proxy: Fau
 
 
 def test_a_second_read_uses_the_connection_of_the_first(filled: str, proxy: FaultProxy) -> None:
-    """D47, F40, B159: kept while nobody uses it, found by broker and login; no group is joined."""
+    """D47, F40, B159: it is kept while idle and found by broker and login; no group is joined."""
     settings = settings_of(proxy.bootstrap, group_id="somebody")
     asked = dict(proxy.counts.requests)
     offsets_of(order(settings, filled, 0, 10))
@@ -79,10 +79,10 @@ def test_a_second_read_uses_the_connection_of_the_first(filled: str, proxy: Faul
 
 
 def test_other_credentials_get_other_connections(filled: str, proxy: FaultProxy) -> None:
-    """B160: a renewed password of the same user never travels on the first one's connection."""
+    """B160: a request with a renewed password of the same user never uses the first one's connection."""
 
     def read_as(password: str) -> None:
-        # The broker asks for no login; what counts is that the pool tells the two apart.
+        # The broker asks for no login; what matters is that the pool tells the two apart.
         login = SaslSettings("PLAIN", "user", Secret(password))
         offsets_of(order(settings_of(proxy.bootstrap, sasl=login), filled, 0, 10))
 
@@ -95,7 +95,7 @@ def test_other_credentials_get_other_connections(filled: str, proxy: FaultProxy)
 
 
 def test_without_the_pool_nothing_stays_open(filled: str, proxy: FaultProxy) -> None:
-    """D47, I5: neither the fetching connection nor those that asked for leaders and bounds."""
+    """D47, I5: neither the connection for fetches nor those for leaders and bounds."""
     settings = settings_of(proxy.bootstrap)
     work = order(settings, filled, 0, 10, use_pool=False)
     work = replace(work, ranges=(RangeOrder(filled, 0, Earliest(), Latest()),))
@@ -110,7 +110,7 @@ def test_without_the_pool_nothing_stays_open(filled: str, proxy: FaultProxy) -> 
 def test_a_repeated_task_gets_a_connection_nobody_used(
     filled: str, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, attempt: int
 ) -> None:
-    """B158, T53: the first attempt may take an idle connection, a repetition may not."""
+    """B158, T53: the first attempt may take an idle connection, a retry may not."""
     texts = {"kafka.bootstrap.servers": proxy.bootstrap, "subscribe": filled}
     texts["endingOffsets"] = f'{{"{filled}":{{"0":10}}}}'
     reader = BatchReader(parse_batch_options(texts, unique="u"))
@@ -118,7 +118,8 @@ def test_a_repeated_task_gets_a_connection_nobody_used(
     assert isinstance(task, WorkPartition)
     assert sum(batch.num_rows for batch in reader.read(task)) == 10
     connections = proxy.counts.connections
-    # Patched before it is made: the making puts it in that place itself, and no patch would take it away.
+    # Patched before the context is created, because the constructor sets that attribute itself and no later
+    # patch would undo it.
     monkeypatch.setattr(TaskContext, "_taskContext", None)
     TaskContext(attemptNumber=attempt)
     assert sum(batch.num_rows for batch in reader.read(task)) == 10
@@ -126,23 +127,23 @@ def test_a_repeated_task_gets_a_connection_nobody_used(
 
 
 def test_a_reader_that_is_left_early_leaves_nothing_behind(filled: str, proxy: FaultProxy) -> None:
-    """F40: no thread, nothing lent, and the connection with an answer on its way is closed, not kept."""
+    """F40: no thread and no lent connection remain; one with an answer in flight is closed, not kept."""
     settings = settings_of(proxy.bootstrap, max_partition_fetch_bytes=2000)
     threads = threading.active_count()
     batches = KafkaReader().read(order(settings, filled, 0, 100))
     next(batches)
     assert threading.active_count() == threads
-    assert [connection.in_flight for connection in POOL._lent] == [1]  # the next question is on its way
+    assert [connection.in_flight for connection in POOL._lent] == [1]  # the next request is in flight
     batches.close()  # type: ignore[attr-defined]
     assert (threading.active_count(), len(POOL._lent)) == (threads, 0)
-    # What is kept is owed no answer, so a new reader can trust its bytes.
+    # No answer is due on a kept connection, so a new reader can trust its bytes.
     assert all(connection.in_flight == 0 for _, connection in POOL._idle)
     wait_until(lambda: proxy.counts.open == len(POOL._idle), "the half-read connection is closed")
     assert offsets_of(order(settings, filled, 0, 100)) == list(range(100))
 
 
 def test_two_readers_of_one_partition_keep_their_rows_apart(kafka: Any, topic: Any) -> None:
-    """B162, B163, T53, F41: different ranges, then the same next offset, turn by turn."""
+    """B162, B163, T53, F41: different ranges, then the same next offset, taking turns."""
     name = topic()
     for start in range(0, 400, 20):
         produce(kafka.bootstrap, name, [b"%d" % n + bytes(200) for n in range(start, start + 20)])

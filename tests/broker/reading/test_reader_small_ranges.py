@@ -1,4 +1,4 @@
-"""Many small ranges of a task: fetched with one question, in few Arrow batches, and nothing else differs."""
+"""Many small ranges of a task are fetched with one request, in few Arrow batches; nothing else differs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def fill(cluster: Any, topic: Any) -> str:
 
 @pytest.fixture
 def forty(kafka: Any, topic: Any) -> str:
-    """40 partitions with five records each."""
+    """Return a topic of 40 partitions with five records each."""
     return fill(kafka, topic)
 
 
@@ -63,9 +63,9 @@ def test_many_small_ranges_are_one_question_and_one_arrow_batch(kafka: Any, fort
 
 
 def test_a_partition_that_is_there_twice_gives_both_ranges(kafka: Any, topic: Any) -> None:
-    """A broker answers once for a partition; its one answer must not stand for two ranges."""
+    """A broker answers once per partition; this one answer must not be used for both ranges."""
     client, name = settings_of(kafka.bootstrap), topic(2)
-    for number in range(EACH):  # a batch for each record: an answer begins where it was asked to
+    for number in range(EACH):  # one batch per record: an answer begins exactly where it was asked to
         produce(kafka.bootstrap, name, [str(number)])
     produce(kafka.bootstrap, name, ["other"], partition=1)
     ranges = [
@@ -81,7 +81,7 @@ def test_a_partition_that_is_there_twice_gives_both_ranges(kafka: Any, topic: An
 
 
 def test_what_the_one_answer_has_no_room_for_is_asked_for_again(kafka: Any, forty: str) -> None:
-    """With a limit of one byte a broker gives one batch of the first partition and nothing of the others."""
+    """With a limit of one byte a broker returns one batch of the first partition and nothing else."""
     client = settings_of(kafka.bootstrap, max_partition_fetch_bytes=1, fetch_max_bytes=1)
     reader = KafkaReader()
     found = [
@@ -92,7 +92,7 @@ def test_what_the_one_answer_has_no_room_for_is_asked_for_again(kafka: Any, fort
 
 
 def test_rows_of_aborted_transactions_are_left_out_of_a_shared_answer(kafka: Any, topic: Any) -> None:
-    """Each partition's answer has its own list of aborted transactions; markers are no rows."""
+    """Each partition's answer has its own list of aborted transactions; markers are not rows."""
     name = topic(3)
     for partition, ends in enumerate(("commit", "abort", "commit")):
         producer = open_transaction(kafka.bootstrap)
@@ -136,7 +136,7 @@ def test_a_connection_that_breaks_under_the_one_question_costs_nothing(
         ]
     finally:
         proxy.pass_on()
-    assert reader.fetches == 1 + PARTITIONS  # the fault was met: then each range asked for itself
+    assert reader.fetches == 1 + PARTITIONS  # after the fault, each range was fetched separately
     assert [(row["partition"], row["offset"]) for row in found] == [
         (partition, offset) for partition in range(PARTITIONS) for offset in range(EACH)
     ]

@@ -1,7 +1,7 @@
-"""What a reader does when a broker's answer makes trouble: it goes on where it may, and ends where it must.
+"""What a reader does about problems in a broker's answer: it continues where it may, and stops where it must.
 
-The answers come from a real broker; one field of one of them is changed on its way, because a broker that
-really cuts its log back or forgets a segment cannot be had on demand.
+The answers come from a real broker. One field of one answer is changed on its way, because a broker that
+really truncates its log or forgets a segment cannot be had on demand.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Change = Callable[[int, FetchAnswer], FetchAnswer]
 
 @pytest.fixture
 def change_answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[Change], list[int]]:
-    """Pass every fetch answer through a function of (its number from 0, the answer)."""
+    """Return a function that passes every fetch answer through a function of (number from 0, answer)."""
 
     def install(change: Change) -> list[int]:
         real, numbers = partition_fetcher.read_answer, []
@@ -46,7 +46,7 @@ def change_answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[Change], list[i
 
 @pytest.fixture
 def racks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The rack that each fetch question told, in their order."""
+    """Collect the rack that each fetch request named, in order."""
     told: list[str] = []
     real = partition_fetcher.encode_question
 
@@ -60,7 +60,7 @@ def racks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def six(kafka: Any, topic: Any) -> WorkOrder:
-    """Six records in six batches, fetched one batch at a time."""
+    """Return a work order for six records in six batches, fetched one batch at a time."""
     name = topic(1)
     for number in range(6):
         produce(kafka.bootstrap, name, [str(number)])
@@ -77,7 +77,7 @@ def test_small_limits_fetch_one_batch_at_a_time(six: WorkOrder) -> None:
 def test_a_truncated_log_is_an_error_and_without_loss_checking_the_rest_is_read(
     six: WorkOrder, change_answers: Callable[[Change], list[int]]
 ) -> None:
-    """The broker says that the log was cut back; what it still holds is read, once."""
+    """The broker reports that the log was truncated; what it still holds is read once."""
     change_answers(lambda number, answer: replace(answer, diverging_end=1) if number == 2 else answer)
     with pytest.raises(DataLossError, match="LOG_TRUNCATED"):
         offsets_of(six)
@@ -93,7 +93,7 @@ def test_after_a_truncation_reading_goes_on_at_its_place(
 def test_a_broker_that_refuses_what_the_log_holds_is_not_asked_for_ever(
     six: WorkOrder, change_answers: Callable[[Change], list[int]]
 ) -> None:
-    """Out of range by one answer, in range by another: waited for within the limit, then told."""
+    """Out of range in one answer, in range in another: the reader waits up to the limit, then fails."""
     numbers = change_answers(lambda number, answer: replace(answer, error_code=1, begin=0, end=0))
     began = time.monotonic()
     with pytest.raises(BrokerError, match="FETCH_TIMEOUT"):
@@ -105,7 +105,7 @@ def test_a_broker_that_refuses_what_the_log_holds_is_not_asked_for_ever(
 def test_an_answer_to_another_question_closes_its_connection(
     six: WorkOrder, change_answers: Callable[[Change], list[int]]
 ) -> None:
-    """Its next bytes belong to nobody knows whom, so it does not go back to the pool."""
+    """Its next bytes belong to an unknown request, so it does not go back to the pool."""
 
     def refuse(_number: int, _answer: FetchAnswer) -> FetchAnswer:
         raise CorruptBatchError("MALFORMED_FETCH_ANSWER", "it answers another request")
@@ -115,7 +115,7 @@ def test_an_answer_to_another_question_closes_its_connection(
     client = replace(six.client, client_id="only-this-test")
     with pytest.raises(CorruptBatchError):
         offsets_of(replace(six, client=client))
-    # Metadata was asked for on the same connection, so there is no other one that may stay.
+    # Metadata was requested on the same connection, so no other one may remain.
     assert [connection for _, connection in POOL._idle if connection.client_id == "only-this-test"] == []
     assert len(POOL._lent) == 0
 
@@ -123,7 +123,7 @@ def test_an_answer_to_another_question_closes_its_connection(
 def test_a_follower_that_nobody_knows_is_not_waited_for(
     six: WorkOrder, change_answers: Callable[[Change], list[int]], racks: list[str]
 ) -> None:
-    """T16: the leader names one that has stopped whenever a rack is told, and has the rows itself."""
+    """T16: whenever a rack is given, the leader names a stopped follower; it has the rows itself."""
 
     def point_away(number: int, answer: FetchAnswer) -> FetchAnswer:
         return replace(answer, preferred_replica=999, begin=0, end=0) if racks[number] else answer
@@ -137,7 +137,7 @@ def test_a_follower_that_nobody_knows_is_not_waited_for(
 def test_a_follower_that_stays_behind_is_left_for_the_leader(
     six: WorkOrder, change_answers: Callable[[Change], list[int]], racks: list[str]
 ) -> None:
-    """T16: it answers that there is nothing, and never gets further; the leader has the rows."""
+    """T16: the follower answers that there is nothing, and never catches up; the leader has the rows."""
 
     def lag(number: int, answer: FetchAnswer) -> FetchAnswer:
         if not racks[number]:
@@ -154,7 +154,7 @@ def test_a_follower_that_stays_behind_is_left_for_the_leader(
 
 @pytest.mark.parametrize("settings", [{"fetch_min_bytes": 0}, {"fetch_max_wait_ms": 0}], ids=str)
 def test_waiting_for_rows_keeps_neither_side_busy(six: WorkOrder, settings: dict[str, int]) -> None:
-    """Settings that mean "answer at once" do not turn a wait into a storm of questions."""
+    """Settings that mean "answer at once" do not turn waiting into a storm of requests."""
     client = replace(six.client, **settings)  # type: ignore[arg-type]
     wanted = replace(six.ranges[0], start=At(6), until=At(7))
     reader = KafkaReader()
@@ -164,7 +164,7 @@ def test_waiting_for_rows_keeps_neither_side_busy(six: WorkOrder, settings: dict
 
 
 def test_a_loss_keeps_what_the_broker_said_as_its_cause(six: WorkOrder) -> None:
-    """B060: who looks into it finds the refusal behind the loss."""
+    """B060: the refusal is kept as the cause of the loss, for whoever investigates it."""
     topic_admin.delete_topic(six.client, six.ranges[0].topic)
     with pytest.raises(DataLossError) as caught:
         list(KafkaReader().read(replace(six, poll_timeout_ms=20_000)))

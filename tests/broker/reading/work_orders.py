@@ -1,4 +1,4 @@
-"""Reads of one partition, as the tests of the reader ask for them."""
+"""Work orders and reads of one partition, as the tests of the reader need them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from penstock.kafka.reading.kafka_reader import KafkaReader
 
 
 def order(settings: ClientSettings, topic: str, start: int, until: int, **fields: Any) -> WorkOrder:
-    """Return the order to read these offsets of partition 0."""
+    """Return the work order to read these offsets of partition 0."""
     fields = {"columns": ("offset", "value"), "poll_timeout_ms": 60_000, **fields}
     return WorkOrder((RangeOrder(topic, 0, At(start), At(until)),), settings, **fields)
 
 
 def offsets_of(order: WorkOrder) -> list[int]:
-    """Return the offsets that a reader of its own finds."""
+    """Return the offsets that a new reader finds."""
     return [offset for batch in KafkaReader().read(order) for offset in batch["offset"].to_pylist()]

@@ -1,4 +1,4 @@
-"""Every wait for a broker ends: a proxy in front of a real one holds, swallows, cuts and refuses."""
+"""Every wait for a broker ends: a proxy in front of a real broker delays, drops, cuts and refuses."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def proxy(proxied_kafka: tuple[Any, FaultProxy]) -> Iterator[FaultProxy]:
     settings = patient(proxy)
     if not topic_admin.topic_exists(settings, PARTITION.topic):
         topic_admin.create_topic(settings, PARTITION.topic, partitions=4)
-        KafkaLogView(settings).committed("deadlines", [PARTITION])  # the coordinator's topic is made here
+        KafkaLogView(settings).committed("deadlines", [PARTITION])  # this creates the coordinator's topic
     yield proxy
     proxy.accept()
     proxy.pass_on()
@@ -40,7 +40,7 @@ def proxy(proxied_kafka: tuple[Any, FaultProxy]) -> Iterator[FaultProxy]:
 
 @pytest.fixture
 def view(proxy: FaultProxy) -> Iterator[KafkaLogView]:
-    """A view with a short limit and a pool of its own, that has spoken to the broker before."""
+    """Return a view with a short limit and its own pool, which has talked to the broker before."""
     settings = patient(proxy, default_api_timeout_ms=LIMIT_MS, request_timeout_ms=30_000)
     pool = ConnectionPool()
     view = KafkaLogView(settings, routing=Routing(settings, pool))
@@ -83,7 +83,7 @@ def test_a_broker_that_hears_and_never_answers_ends_each_call_at_its_deadline(
     assert error.retriable
     assert f"{LIMIT_MS} ms (default.api.timeout.ms)" in str(error)
     proxy.pass_on()
-    CALLS[name](view)  # nothing of the fault is left in the pool
+    CALLS[name](view)  # no trace of the fault is left in the pool
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -130,21 +130,21 @@ def test_a_connection_that_breaks_under_a_question_is_replaced_and_the_question_
     expected = CALLS[name](view)
     proxy.cut_before_answer(api_keys=[api_key])
     assert CALLS[name](view) == expected
-    assert proxy.counts.requests[api_key] - before == 3  # once well, once cut, once again
+    assert proxy.counts.requests[api_key] - before == 3  # once successfully, once cut off, once retried
 
 
 def test_metadata_that_breaks_is_asked_again(proxy: FaultProxy, view: KafkaLogView) -> None:
-    """B134: the same for metadata."""
+    """B134: metadata requests are retried in the same way."""
     proxy.cut_before_answer(api_keys=[METADATA])
     assert list(view.describe([PARTITION.topic])) == [PARTITION.topic]
 
 
 def test_a_broker_that_comes_back_within_the_deadline_is_used(proxy: FaultProxy) -> None:
-    """It comes back when it has been tried in vain, not after a time."""
+    """The broker comes back after attempts have failed, not after a fixed time."""
     view = KafkaLogView(patient(proxy, default_api_timeout_ms=20_000))
     view.latest([PARTITION])
     broker, before = proxy.target, proxy.counts.connections
-    proxy.target = None  # connections are taken, counted and broken
+    proxy.target = None  # connections are accepted, counted and broken
     proxy.cut()
     try:
         with ThreadPoolExecutor(1) as thread:
@@ -158,8 +158,8 @@ def test_a_broker_that_comes_back_within_the_deadline_is_used(proxy: FaultProxy)
 
 
 def test_a_topic_that_is_being_created_is_waited_for(proxy: FaultProxy) -> None:
-    """A leader asked for a moment too early is found a moment later."""
-    settings = patient(proxy, retry_backoff_ms=500)  # so that few of its looks pass before the topic is there
+    """A leader that was asked about too early is found a moment later."""
+    settings = patient(proxy, retry_backoff_ms=500)  # so that few attempts pass before the topic exists
     name = f"late-{secrets.token_hex(4)}"
     before = proxy.counts.requests[METADATA]
     with ThreadPoolExecutor(1) as thread:
@@ -183,7 +183,7 @@ def test_connecting_through_a_silent_network_ends_at_the_set_up_limit(proxy: Fau
 
 
 def test_planning_asks_each_broker_once_and_fetches_no_record(proxy: FaultProxy, view: KafkaLogView) -> None:
-    """F20: bounds of many partitions are one request, and none of the calls reads data."""
+    """F20: the bounds of many partitions take one request, and none of the calls reads data."""
     partitions = [TopicPartition(PARTITION.topic, index) for index in range(4)]
     before = proxy.counts.requests.copy()
     view.latest(partitions)

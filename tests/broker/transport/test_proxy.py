@@ -28,7 +28,7 @@ def test_only_the_chosen_kind_of_request_is_left_without_an_answer(kafka: Any) -
     body = struct.pack(">hhih", api_versions, 0, 7, -1)
     with FaultProxy(settings_of(kafka.bootstrap).bootstrap_servers[0], kafka=True) as proxy:
         proxy.hold_answers(api_keys={api_versions})
-        ask_cluster(proxy.port)  # Metadata is answered
+        ask_cluster(proxy.port)  # metadata requests are answered
         with socket.create_connection(proxy.address, timeout=10) as connection:
             connection.sendall(struct.pack(">i", len(body)) + body)
             assert is_silent(connection)
@@ -39,7 +39,7 @@ def test_only_the_chosen_kind_of_request_is_left_without_an_answer(kafka: Any) -
 
 
 def test_a_write_whose_answer_is_cut_off_is_in_the_log_all_the_same(proxied_kafka: Any, topic: Any) -> None:
-    """The answer to Produce is lost, not the record; idempotence keeps the retry from doubling it."""
+    """The answer to Produce is lost, but not the record; idempotence keeps the retry from duplicating it."""
     kafka, proxy = proxied_kafka
     name = topic(on=kafka)
     producer = Producer({"bootstrap.servers": kafka.bootstrap, "enable.idempotence": True, "retries": 5})

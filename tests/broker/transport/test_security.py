@@ -1,4 +1,4 @@
-"""Getting in: TLS and logins against a real broker, and what the errors and logs may say."""
+"""Access to a real broker with TLS and logins, and what errors and logs may say about it."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def settings_for(
 
 
 def plain_settings(kafka: LocalKafka) -> ClientSettings:
-    """The listener where anybody may do anything: to prepare what a test needs."""
+    """Return settings for the listener without access control, to prepare what a test needs."""
     return ClientSettings((("127.0.0.1", kafka.brokers[0].port),))
 
 
@@ -94,7 +94,7 @@ def produce(kafka: LocalKafka, topic: str, value: bytes) -> None:
 
 
 def refusal_of(settings: ClientSettings) -> PenstockError:
-    """How the broker (or we) refuse these settings; it must not take the whole time limit."""
+    """Return the error that refuses these settings, well within the time limit."""
     begun = time.monotonic()
     with pytest.raises(PenstockError) as caught:
         KafkaLogView(settings).topics()
@@ -104,7 +104,7 @@ def refusal_of(settings: ClientSettings) -> PenstockError:
 
 
 def test_tls_with_the_brokers_ca_gets_in(secure_kafka: LocalKafka) -> None:
-    """S04: the server's certificate is checked against the given CA, its name included."""
+    """S04: the server's certificate is checked against the given CA, and so is its name."""
     KafkaLogView(settings_for(secure_kafka, "SSL", tls=tls(secure_kafka))).topics()
 
 
@@ -123,7 +123,7 @@ def test_a_login_gets_in_and_reads(secure_kafka: LocalKafka, listener: str, mech
     assert view.describe([topic])[topic].partitions == (0,)
     assert view.latest([partition]) == {partition: 1}
     order = WorkOrder((RangeOrder(topic, 0, At(0), At(1)),), settings, ("value",))
-    # Pickled as it would be on its way to a worker, which must be able to log in too.
+    # The order is pickled as it would be on its way to a worker, which must be able to log in too.
     (batch,) = KafkaReader().read(pickle.loads(pickle.dumps(order)))
     assert batch.to_pylist() == [{"value": b"behind the door"}]
 
@@ -142,7 +142,7 @@ def test_a_wrong_password_and_an_unknown_user_are_refused_at_once(
 
 
 def test_a_changed_password_counts_from_the_next_connection(secure_kafka: LocalKafka) -> None:
-    """S01: credentials changed while running; the old ones are refused, the new ones get in."""
+    """S01: credentials change while it runs; the old ones are refused, the new ones get in."""
     broker = AdminClient({"bootstrap.servers": secure_kafka.bootstrap})
 
     def set_password(text: str) -> None:
@@ -166,7 +166,7 @@ def test_a_changed_password_counts_from_the_next_connection(secure_kafka: LocalK
         return True
 
     def wait_until(password: str, expected: bool) -> None:
-        deadline = time.monotonic() + 20  # the broker learns of the change from its metadata log
+        deadline = time.monotonic() + 20  # the broker learns about the change from its metadata log
         while can_log_in(password) is not expected:
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -178,12 +178,12 @@ def test_a_changed_password_counts_from_the_next_connection(secure_kafka: LocalK
     set_password("second-password")
     wait_until("first-password", False)
     assert can_log_in("second-password")
-    view.topics()  # a connection that logged in before the change goes on
+    view.topics()  # a connection that logged in before the change still works
     KafkaLogView(settings("second-password")).topics()
 
 
 def test_another_ca_is_not_trusted(secure_kafka: LocalKafka) -> None:
-    """S04: and the error says that it is the certificate, not the name."""
+    """S04: and the error says that the certificate is the problem, not the name."""
     other = TlsSettings(ca_pem=secure_kafka.secure.other_ca_pem_path.read_text())
     error = refusal_of(settings_for(secure_kafka, "SSL", tls=other))
     assert error.condition == "TLS_FAILED"
@@ -191,14 +191,14 @@ def test_another_ca_is_not_trusted(secure_kafka: LocalKafka) -> None:
 
 
 def test_without_a_ca_the_systems_authorities_decide(secure_kafka: LocalKafka) -> None:
-    """S04: no CA given is not "trust everybody"."""
+    """S04: no given CA does not mean "trust everybody"."""
     error = refusal_of(settings_for(secure_kafka, "SSL"))
     assert error.condition == "TLS_FAILED"
     assert "is not trusted" in str(error)
 
 
 def test_a_certificate_for_another_name_is_refused_unless_the_check_is_off(secure_kafka: LocalKafka) -> None:
-    """S04: the host name check is on by default, and the error says that it is the name."""
+    """S04: the host name check is on by default, and the error says that the name is the problem."""
     settings = settings_for(secure_kafka, "SSL", tls=tls(secure_kafka))
     port = settings.bootstrap_servers[0][1]
     with pytest.raises(BrokerError) as caught:
@@ -210,19 +210,19 @@ def test_a_certificate_for_another_name_is_refused_unless_the_check_is_off(secur
 
 
 def test_the_name_check_off_still_checks_the_certificate(secure_kafka: LocalKafka) -> None:
-    """S04: turning off the one does not turn off the other."""
+    """S04: turning off one check does not turn off the other."""
     other = TlsSettings(ca_pem=secure_kafka.secure.other_ca_pem_path.read_text(), check_hostname=False)
     assert refusal_of(settings_for(secure_kafka, "SSL", tls=other)).condition == "TLS_FAILED"
 
 
 def test_mutual_tls_with_an_encrypted_key_gets_in(secure_kafka: LocalKafka) -> None:
-    """S04: client certificate, and a key that only its password opens."""
+    """S04: with a client certificate, and a key that only its password decrypts."""
     settings = settings_for(secure_kafka, "MTLS", tls=with_client_certificate(secure_kafka))
     KafkaLogView(settings).topics()
 
 
 def test_mutual_tls_without_a_certificate_is_refused(secure_kafka: LocalKafka) -> None:
-    """S04: TLS 1.3 tells so only after the handshake; it is a TLS failure all the same."""
+    """S04: TLS 1.3 reports this only after the handshake, and it is a TLS failure all the same."""
     error = refusal_of(settings_for(secure_kafka, "MTLS", tls=tls(secure_kafka)))
     assert error.condition == "TLS_FAILED"
     assert "client certificate" in str(error)
@@ -232,7 +232,7 @@ def test_mutual_tls_without_a_certificate_is_refused(secure_kafka: LocalKafka) -
 def test_an_encrypted_key_without_its_password_is_an_option_error_and_no_question(
     secure_kafka: LocalKafka, password: Secret | None
 ) -> None:
-    """S04: OpenSSL would ask the terminal, and a worker has none."""
+    """S04: OpenSSL would prompt on the terminal, and a worker has no terminal."""
     material = with_client_certificate(secure_kafka, key_password=password)
     error = refusal_of(settings_for(secure_kafka, "MTLS", tls=material))
     assert isinstance(error, OptionError)
@@ -242,7 +242,7 @@ def test_an_encrypted_key_without_its_password_is_an_option_error_and_no_questio
 def test_private_keys_are_on_disk_only_for_a_moment_and_only_for_us(
     secure_kafka: LocalKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S14: mode 0600 in a private folder, gone before the first byte is sent."""
+    """S14: mode 0600 in a private folder, deleted before the first byte is sent."""
     seen: list[int] = []
     load = ssl.SSLContext.load_cert_chain
 
@@ -285,7 +285,7 @@ def test_a_forked_child_does_not_end_the_tls_session_of_its_parent(secure_kafka:
         connection.call(MetadataRequest(topics=[]), deadline)
     child = os.fork()
     if child == 0:
-        signal.alarm(20)  # a child that hangs must not stay behind
+        signal.alarm(20)  # a child that hangs must not be left behind
         os._exit(0 if connection.closed and len(POOL._idle) == 0 else 1)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
@@ -299,7 +299,7 @@ def test_a_forked_child_does_not_end_the_tls_session_of_its_parent(secure_kafka:
 
 @pytest.fixture
 def guarded_topic(secure_kafka: LocalKafka) -> str:
-    """A topic that alice may describe but not read, and bob not even see."""
+    """Return a topic that alice may describe but not read, and that bob may not even see."""
     topic = f"guarded-{secrets.token_hex(4)}"
     topic_admin.create_topic(plain_settings(secure_kafka), topic)
     allow(secure_kafka, ResourceType.TOPIC, topic, AclOperation.DESCRIBE)
@@ -326,7 +326,7 @@ def bob(kafka: LocalKafka) -> ClientSettings:
 
 
 def wait_for_refusal(call: Any) -> PenstockError:
-    """Rules take a moment to reach the broker that enforces them."""
+    """Call until it is refused and return the error: new rules take a moment to reach the broker."""
     deadline = time.monotonic() + 20
     while True:
         try:
@@ -340,7 +340,7 @@ def wait_for_refusal(call: Any) -> PenstockError:
 def test_a_topic_without_the_right_to_describe_is_an_error_and_not_a_missing_topic(
     secure_kafka: LocalKafka, guarded_topic: str
 ) -> None:
-    """S06: naming the topic; silence here would read as "no data"."""
+    """S06: the error names the topic; silence would read as "no data"."""
     view = KafkaLogView(bob(secure_kafka))
     error = wait_for_refusal(lambda: view.describe([guarded_topic]))
     assert error.condition == "TOPIC_AUTHORIZATION_FAILED"
@@ -354,7 +354,7 @@ def test_a_topic_without_the_right_to_describe_is_an_error_and_not_a_missing_top
 def test_a_topic_without_the_right_to_read_can_be_planned_and_not_read(
     secure_kafka: LocalKafka, guarded_topic: str
 ) -> None:
-    """S06: the reader's refusal names the topic too."""
+    """S06: the reader's error names the topic too."""
     produce(secure_kafka, guarded_topic, b"not for alice")
     alice = settings_for(secure_kafka, "SASL_PLAINTEXT", sasl=login(secure_kafka, "PLAIN"))
     wait_for_refusal(lambda: KafkaLogView(bob(secure_kafka)).describe([guarded_topic]))
@@ -368,7 +368,7 @@ def test_a_topic_without_the_right_to_read_can_be_planned_and_not_read(
 
 
 def test_a_group_without_the_right_is_an_error_and_not_an_empty_group(secure_kafka: LocalKafka) -> None:
-    """S06: naming the group."""
+    """S06: the error names the group."""
     group = f"guarded-{secrets.token_hex(4)}"
     topic = f"open-{secrets.token_hex(4)}"
     topic_admin.create_topic(plain_settings(secure_kafka), topic)
@@ -386,7 +386,7 @@ def test_a_group_without_the_right_is_an_error_and_not_an_empty_group(secure_kaf
 def test_a_commit_for_a_topic_without_the_right_names_the_topic(
     secure_kafka: LocalKafka, guarded_topic: str
 ) -> None:
-    """S06: the group is open to all, the topic is not."""
+    """S06: everyone may use the group, but not the topic."""
     offsets = {TopicPartition(guarded_topic, 0): 1}
     group = f"open-{secrets.token_hex(4)}"
     error = wait_for_refusal(lambda: commit_offsets(bob(secure_kafka), group, offsets, timeout_ms=10_000))
@@ -401,7 +401,7 @@ def test_a_commit_for_a_topic_without_the_right_names_the_topic(
 def test_no_secret_is_found_in_logs_reprs_or_errors(
     secure_kafka: LocalKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """F17, S01: with every logger at DEBUG, through good logins, bad ones and broken keys."""
+    """F17, S01: with every logger at DEBUG, through successful logins, failed ones and broken keys."""
     planted = Secret(f"planted-{secrets.token_urlsafe(12)}")
     key_text = secure_kafka.secure.client_key_path.read_text()
     said: list[str] = []
@@ -450,7 +450,7 @@ def test_no_secret_is_found_in_logs_reprs_or_errors(
 def test_a_password_sent_in_the_clear_is_warned_about(
     secure_kafka: LocalKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """S01: PLAIN without TLS."""
+    """S01: PLAIN without TLS gets a warning."""
     settings = settings_for(secure_kafka, "SASL_PLAINTEXT", sasl=login(secure_kafka, "PLAIN"))
     with caplog.at_level(logging.WARNING):
         Connection(settings, *settings.bootstrap_servers[0], Deadline.after_ms(10_000)).close()
@@ -460,7 +460,7 @@ def test_a_password_sent_in_the_clear_is_warned_about(
 def test_who_may_not_ask_how_long_offsets_are_kept_is_told_nothing_and_goes_on(
     secure_kafka: LocalKafka,
 ) -> None:
-    """Then they are renewed at a period that fits every broker's default."""
+    """Its offsets are then renewed at a period that fits every broker's default."""
     client, group = bob(secure_kafka), f"group-{secrets.token_hex(4)}"
     assert find_retention_ms(client, group, timeout_ms=30_000) == 7 * 86_400_000
     allow(secure_kafka, ResourceType.BROKER, "kafka-cluster", AclOperation.DESCRIBE_CONFIGS)
@@ -468,7 +468,7 @@ def test_who_may_not_ask_how_long_offsets_are_kept_is_told_nothing_and_goes_on(
         wait_until(
             lambda: find_retention_ms(client, group, timeout_ms=30_000) is None, "the question is refused"
         )
-    finally:  # it is about the whole cluster, which other tests share
+    finally:  # the rule covers the whole cluster, which other tests share
         broker = AdminClient({"bootstrap.servers": secure_kafka.bootstrap})
         all_rules = AclBindingFilter(
             ResourceType.BROKER,

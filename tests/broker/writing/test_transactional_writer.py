@@ -1,4 +1,4 @@
-"""Transactions on a real broker: all rows of one or none, and a way out of every doubt."""
+"""Transactions on a real broker: all rows of a transaction or none, and a way out of every doubt."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_a_row_that_is_refused_takes_back_its_transaction_and_the_writer_goes_on
 def test_batches_of_a_transaction_are_as_small_as_their_topic_wants_them(
     kafka: Any, topic: MakeTopic, settings: ClientSettings
 ) -> None:
-    """Else rows that fit one by one would take back their transaction."""
+    """Otherwise rows that fit individually would abort their transaction."""
     name = topic(1, max_message_bytes=10_000)
     writer = begun(settings)
     expected = [str(number) * 3_000 for number in range(9)]
@@ -167,7 +167,7 @@ def test_batches_of_a_transaction_are_as_small_as_their_topic_wants_them(
 def test_a_lost_answer_to_any_request_makes_neither_loss_nor_duplicate(
     proxied_kafka: tuple[LocalKafka, FaultProxy], topic: MakeTopic, lost: int
 ) -> None:
-    """The broker has done it, we never hear of it, and ask again."""
+    """The broker has handled the request, its answer never arrives, and the writer asks again."""
     cluster, proxy = proxied_kafka
     name = topic(on=cluster)
     writer = begun(settings_of(proxy.bootstrap))
@@ -233,7 +233,7 @@ def test_a_commit_whose_answer_never_comes_is_unknown_and_fencing_shows_it_done(
 
 
 def test_a_transaction_outlives_a_broker_that_is_killed_in_its_middle(kafka3: Any, topic: MakeTopic) -> None:
-    """Whichever of leader and coordinator it was: rows before and after it are one transaction."""
+    """Leader or coordinator: the rows before and after the kill are one transaction."""
     name = topic(3, on=kafka3, factor=3, min_insync_replicas=2)
     settings = settings_of(kafka3.bootstrap.split(",")[0], socket_connection_setup_timeout_ms=2_000)
     writer = begun(settings)
@@ -274,7 +274,7 @@ def keyed(what: str) -> pa.RecordBatch:
 def test_two_writers_of_one_id_at_once_leave_only_whole_transactions(
     kafka: Any, topic: MakeTopic, settings: ClientSettings
 ) -> None:
-    """They fence each other again and again; each transaction that says it is committed is there, once."""
+    """They fence each other repeatedly; each transaction reported as committed is there once."""
     name, shared = topic(1), new_id()
     done: list[str] = []
     failures: list[BrokerError] = []

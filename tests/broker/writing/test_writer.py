@@ -1,4 +1,4 @@
-"""Our producer against a real broker, with librdkafka as the judge of what was stored."""
+"""Our producer against a real broker; librdkafka checks what was stored."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def test_keys_go_where_java_puts_them(kafka: Any, topic: MakeTopic, settings: Cl
 def test_every_codec_is_taken_by_the_broker_and_read_by_librdkafka(
     kafka: Any, topic: MakeTopic, settings: ClientSettings, codec: int
 ) -> None:
-    """T24, T25, B046, B050: null, empty, repeated headers and times, out to the broker and back."""
-    name = topic(1, retention_ms=-1)  # the times below are long past
+    """T24, T25, B046, B050: null, empty, repeated headers and times, written to the broker and read back."""
+    name = topic(1, retention_ms=-1)  # the timestamps below are long past
     states = [None, b"", b"x" * 300]
     rows = [(key, value) for key in states for value in states] * 40
     marks = [[("b", b"1"), ("a", None), ("b", b"")], [], None] * 120
@@ -112,7 +112,7 @@ def test_a_table_of_many_chunks_keeps_its_order(
 def test_a_record_the_broker_finds_too_large_is_an_error_with_its_reason(
     topic: MakeTopic, settings: ClientSettings
 ) -> None:
-    """T23: the broker's limit is named, and the writer works again afterwards."""
+    """T23: the error names the broker's limit, and the writer works again afterwards."""
     name = topic(1, max_message_bytes=10_000)
     writer = Writer(settings)
     with pytest.raises(BrokerError, match=r"^\[MESSAGE_TOO_LARGE\]"):
@@ -123,7 +123,7 @@ def test_a_record_the_broker_finds_too_large_is_an_error_with_its_reason(
 def test_a_lost_acknowledgement_makes_no_duplicate(
     proxied_kafka: tuple[LocalKafka, FaultProxy], topic: MakeTopic
 ) -> None:
-    """The broker has the batch, we never hear of it: the repetition must not be stored again."""
+    """The broker has the batch, but its answer never arrives: the retry must not be stored again."""
     cluster, proxy = proxied_kafka
     name = topic(2, on=cluster)
     writer = Writer(settings_of(proxy.bootstrap), codec=NONE, max_batch_bytes=2_000)
@@ -208,7 +208,7 @@ def test_connections_go_back_to_the_pool(topic: MakeTopic, settings: ClientSetti
 def test_batches_are_as_small_as_their_topic_wants_them(
     kafka: Any, topic: MakeTopic, settings: ClientSettings
 ) -> None:
-    """Each record fits; what a broker refuses is their sum."""
+    """Each record fits on its own; only their sum is more than a broker accepts."""
     name = topic(max_message_bytes=20_000)
     values = [random.Random(number).randbytes(5_000) for number in range(20)]
     for codec in (NONE, LZ4):

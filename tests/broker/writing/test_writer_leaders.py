@@ -1,4 +1,4 @@
-"""Writing on while a leader dies: every record once, in order."""
+"""Writing continues while a leader dies: every record is stored once, in order."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def wait_for_records(bootstrap: str, topic: str) -> None:
         end = 0
         while end == 0:
             assert time.monotonic() < deadline, "nothing was written"
-            with contextlib.suppress(KafkaException):  # a topic that new, not every broker knows
+            with contextlib.suppress(KafkaException):  # not every broker knows such a new topic yet
                 end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=20)[1]
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_a_write_goes_on_when_a_leader_is_gone(kafka3: Any, topic: Any, end: str) -> None:
-    """Stopped or killed under the writer's hands; nothing lost, nothing twice, nothing out of order."""
+    """The leader is stopped or killed during the write; nothing is lost, duplicated or reordered."""
     name = topic(PARTITIONS, on=kafka3, factor=3, min_insync_replicas=2)
     chunk = [b"%d-%d" % (part, row) for row in range(ROWS) for part in range(PARTITIONS)]
     table = pa.Table.from_batches(

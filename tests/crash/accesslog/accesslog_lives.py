@@ -1,7 +1,7 @@
-"""One pipeline over several lives: killed at a step, started again, and held against one that was left alone.
+"""One pipeline over several lives: killed at a step, restarted, and compared with one that was left alone.
 
-All tables that are a function of the log must be the same as those of the undisturbed run, row by row. A life
-whose gate nobody came to, or that outlived its kill, fails the round: nothing would have been proven.
+All tables that are a function of the log must equal those of the undisturbed run, row by row. A life whose
+gate was never reached, or that survived its kill, fails the round, because it would prove nothing.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from tests.crash.accesslog.accesslog_program import LogOrder
 from tests.crash.sql.sql_crew import Crew
 from tests.sql.databases import OwnDatabase
 
-#: Columns that tell when something was seen on the wall's clock.
+#: Columns that record when something was seen by the wall clock.
 OF_THE_WALL = {"accesslog_clocks": ("seen_at", "idle_since")}
-#: Steps of a batch, and of the transaction that publishes it; `Begin` and `Commit` also of taking over.
+#: Steps of a batch and of the transaction that publishes it; `Begin` and `Commit` also belong to taking over.
 STEPS = [
     ("plan", "after"), ("stage", "after"), ("lanes", "before"), ("lanes", "after"), ("Begin", "before"),
     ("LockWriter", "after"), ("ReadLedger", "after"), ("InsertStages", "before"), ("InsertStages", "after"),
@@ -29,7 +29,7 @@ STEPS = [
     ("batch", "after"),
 ]  # fmt: skip
 ARRIVAL_S = 240.0
-#: What the drivers of a `Crew` run.
+#: The program that the drivers of a `Crew` run.
 PROGRAM = "tests.crash.accesslog.accesslog_program"
 
 Dump = dict[str, list[tuple[Any, ...]]]
@@ -37,7 +37,7 @@ Dump = dict[str, list[tuple[Any, ...]]]
 
 @dataclass
 class LogRound:
-    """Some lives of one pipeline. `log` tells what was done to it."""
+    """Several lives of one pipeline. `log` records what was done to it."""
 
     seed: int
     drivers: Crew
@@ -45,13 +45,13 @@ class LogRound:
     log: list[dict[str, Any]] = field(default_factory=list)
 
     def run(self, kills: int, steps: list[tuple[str, str]] | None = None) -> None:
-        """Kill it so often, at steps by the seed or at these, then let it finish."""
+        """Kill the pipeline `kills` times, at the given steps or at random ones, then let it finish."""
         dice = random.Random(self.seed)
         create_tables(self.order.url)
         chosen = steps or [dice.choice(STEPS) for _ in range(kills)]
         for step, moment in chosen:
             if not self._live_until(step, moment, dice.choice((1, 1, 2))):
-                # Workers count their calls each for itself, so a life may take more batches than `call`.
+                # Each worker counts its own calls, so a life may take more batches than `call`.
                 assert self.log, f"all was read before {step} {moment}, and nothing was killed"
                 assert steps is None, f"it came to its end before {step} {moment}; {self.log}"
                 return
@@ -59,7 +59,7 @@ class LogRound:
         assert answer["ended"] == "idle", f"{answer}; {self.log}"
 
     def _live_until(self, step: str, moment: str, call: int) -> bool:
-        """Kill it there; False if nothing was left to read before it came there."""
+        """Run until the kill at this step; return False if nothing was left to read before that."""
         driver = self.drivers.take()
         driver.arm(step, moment, call)
         driver.begin(self.order)
@@ -90,7 +90,7 @@ class LogRound:
 
 
 def dump_tables(database: OwnDatabase) -> Dump:
-    """All rows of all tables, but for the columns that tell the time of the wall."""
+    """Return all rows of all tables, without the columns that record wall-clock time."""
     quote = GRAMMARS[parse_place(database.url).dialect].quote
     dump: Dump = {}
     for table, schema in TABLES.items():
@@ -105,7 +105,7 @@ def dump_tables(database: OwnDatabase) -> Dump:
 
 
 def compare(found: Dump, undisturbed: Dump, log: list[dict[str, Any]]) -> int:
-    """Row by row; how many rows were the same."""
+    """Compare row by row and return how many rows were the same."""
     for table, rows in undisturbed.items():
         wrong = [row for row in found[table] if row not in rows][:3]
         missing = [row for row in rows if row not in found[table]][:3]

@@ -1,9 +1,9 @@
-"""The access-log pipeline in a process of its own, to be killed at a step.
+"""The access-log pipeline in a separate process, to be killed at a step.
 
     python -m tests.crash.accesslog.accesslog_program local[2,4]
 
-It starts Spark once, then runs a pipeline for each line on its input until nothing is left, and answers with
-how that ended. It is the real pipeline; its steps in the database and its two stages have gates.
+It starts Spark once, then runs a pipeline for each line of its input until nothing is left, and answers with
+how that ended. It is the real pipeline; its database steps and its two stages have gates.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.support.accesslog.accesslog_traffic import make_settings
 
 @dataclass(frozen=True)
 class LogOrder(Order):
-    """A pipeline from a topic into a database, until nothing is left; `size` lines a batch."""
+    """A pipeline from a topic into a database, run until nothing is left, with `size` lines per batch."""
 
     bootstrap: str
     topic: str
@@ -43,7 +43,7 @@ class LogOrder(Order):
 
 
 class GatedLogStage(LogStage):
-    """In the worker that fetches: all parcels are made, and Spark does not know yet."""
+    """A gate in the worker that fetches: all parcels are made, but Spark does not know yet."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
@@ -57,7 +57,7 @@ class GatedLogStage(LogStage):
 
 @dataclass(frozen=True)
 class GatedLaneStage(LaneStage):
-    """In the worker that folds: before a lane is touched, and when all are done."""
+    """Gates in the worker that folds: before a lane is touched, and when all are done."""
 
     folder: str = ""
 
@@ -104,7 +104,8 @@ def main(master: str) -> None:
 
 
 if __name__ == "__main__":
-    # By its name, so that tasks find what they run where workers import it, and not in this very program.
+    # Imported by its name, so that tasks find these classes in a module that workers can import, not in
+    # `__main__`.
     from tests.crash.accesslog import accesslog_program
 
     accesslog_program.main(sys.argv[1])

@@ -1,9 +1,9 @@
-"""A shipper in a process of its own, to be killed at a step.
+"""A shipper in a separate process, to be killed at a step.
 
     python -m tests.crash.accesslog.ship_program order.json
 
-It is the real shipper with a gate before and after each step of a transaction, and with transactions that are
-small, so that there are many of them.
+It is the real shipper with a gate before and after each step of a transaction. Its transactions are small, so
+that there are many of them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.crash.gates import pass_gate
 from tests.crash.programs import Order
 from tests.support.kafka.client_settings import settings_of
 
-#: What a transaction is made of, in order. The first position of a life is its mark.
+#: The steps of a transaction, in order. The first position of a life is its mark.
 STEPS = ("take over", "read", "lines", "position", "end")
 
 

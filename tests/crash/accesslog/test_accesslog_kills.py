@@ -1,4 +1,4 @@
-"""The access-log pipeline is killed at steps of its batches and leaves what one leaves that was not."""
+"""The access-log pipeline, killed at steps of its batches, leaves the same tables as one never killed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
 def test_a_pipeline_killed_at_any_step_leaves_the_tables_of_one_that_was_not(
     kafka: Any, topic: Any, drivers: Crew, tmp_path: Path
 ) -> None:
-    """H15: decisions, counts, clocks and state, row by row and byte by byte."""
+    """H15: decisions, counts, clocks and state are equal, row by row and byte by byte."""
     traffic = make_traffic(5, benign=700)
     expected = decide_in_memory(traffic)
     name = topic(len(traffic))

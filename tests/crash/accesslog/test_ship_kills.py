@@ -23,7 +23,7 @@ from tests.support.kafka.topic_filling import await_markers
 
 PROGRAM = "tests.crash.accesslog.ship_program"
 LINES, PARTITIONS, CLIENTS = 200, 2, 9
-#: Rounds in a row: two of three end with a kill, each at another step, and all do something to the file.
+#: Consecutive rounds: two of three end with a kill, each at another step, and all do something to the file.
 SEEDS, ROUNDS = (1, 2, 3), 6
 
 
@@ -40,7 +40,7 @@ def append(log: Path, begin: int, count: int) -> int:
 def kill_at(
     order: ShipOrder, folder: Path, gate: Gate, meanwhile: Callable[[], object] = lambda: None
 ) -> None:
-    """Run it until it stands at the gate, do something while it does, and kill it there."""
+    """Run a shipper until it stops at the gate, call `meanwhile`, and kill it there."""
     with standing_at(order, folder, gate) as program:
         meanwhile()
         program.send_signal(signal.SIGKILL)
@@ -85,7 +85,7 @@ def test_after_a_kill_at_any_step_each_line_is_there_once(
     append(log, 0, LINES)
     (tmp_path / "gates").mkdir()
     order = ShipOrder(kafka.bootstrap, name, str(log))
-    # In the second transaction with lines; the mark of the life has a position too.
+    # In the second transaction with lines; the mark at the start of a life has a position too.
     call = {"take over": 1, "position": 3}.get(step, 2)
     kill_at(order, tmp_path, Gate("kill", step, moment, call))
     assert start_program(PROGRAM, order, tmp_path).wait(60) == 0
@@ -93,7 +93,7 @@ def test_after_a_kill_at_any_step_each_line_is_there_once(
 
 
 class Rotation:
-    """What happens to a log while nobody looks, or while somebody does."""
+    """What happens to a log while no shipper is running, or while one is."""
 
     def __init__(self, log: Path, chance: random.Random) -> None:
         self.log, self.chance = log, chance
@@ -120,7 +120,7 @@ class Rotation:
         self.append(150)
 
     def begin_packing(self, path: Path) -> None:
-        """The first bytes of the packed file are there, and the plain one is still beside it."""
+        """Write the first bytes of the packed file, while the plain one is still beside it."""
         packed = gzip.compress(path.read_bytes())
         path.with_name(path.name + ".gz").write_bytes(packed[: self.chance.choice([0, 12, len(packed) // 2])])
         self.unpacked = path, packed
@@ -139,7 +139,7 @@ class Rotation:
 def test_many_kills_and_rotations_leave_each_line_once(
     kafka: Any, topic: Any, tmp_path: Path, seed: int
 ) -> None:
-    """Files are rotated and packed after it was killed, before it is killed, and while it lives on."""
+    """Files are rotated and packed after the shipper was killed, before it is killed, and while it runs."""
     chance = random.Random(seed)
     name = topic(PARTITIONS)
     (tmp_path / "gates").mkdir()
@@ -161,7 +161,7 @@ def test_many_kills_and_rotations_leave_each_line_once(
                 rotation.happen()
                 release(tmp_path / "gates", gate.name)
                 assert program.wait(60) == 0
-            rotation.append(LINES)  # so that the next one has some transactions to do
+            rotation.append(LINES)  # so that the next shipper has several transactions to do
     rotation.end_packing()
     assert start_program(PROGRAM, order, tmp_path).wait(120) == 0
     check_lines(kafka.bootstrap, name, rotation.written)

@@ -35,7 +35,7 @@ from tests.crash.programs import Order
 
 @dataclass(frozen=True)
 class DirectOrder(Order):
-    """What is run: until nothing is left."""
+    """What to run, until nothing is left."""
 
     bootstrap: str
     topic: str

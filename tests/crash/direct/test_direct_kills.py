@@ -16,7 +16,7 @@ from tests.support.kafka.topic_filling import produce
 
 PROGRAM = "tests.crash.direct.direct_program"
 RECORDS = 60  # three batches of twenty
-#: The step to be killed at in the second batch, and how often that batch's records are there afterwards.
+#: The step at which the second batch is killed, and how often that batch's records are there afterwards.
 AT_MOST = {"plan after": 1, "store before": 1, "store after": 0, "read before": 0, "output after": 1}
 AT_LEAST = {"plan after": 1, "read before": 1, "output after": 2, "store before": 2, "store after": 1}
 ROUNDS = [
@@ -35,13 +35,13 @@ def read_rows(order: DirectOrder) -> Counter[tuple[int, int, str]]:
 def test_a_killed_batch_is_there_as_often_as_its_mode_says(
     kafka: Any, topic: Any, tmp_path: Path, delivery: Any, step: str, times: int
 ) -> None:
-    """G16, G3, G4, G17, C1, C15, D30, T31: SIGKILL at each step, then a restart; all other batches once."""
+    """G16, G3, G4, G17, C1, C15, D30, T31: SIGKILL at each step, then a restart; other batches once."""
     name = topic(1)
     produce(kafka.bootstrap, name, [f"v{number}" for number in range(RECORDS)])
     (tmp_path / "gates").mkdir()
     order = DirectOrder(kafka.bootstrap, name, str(tmp_path), delivery)
     what, moment = step.split(" ")
-    # The store is used once more at the very start, to register the stream.
+    # The store is used one extra time at the very start, to register the stream.
     arm(tmp_path / "gates", Gate("kill", what, moment, call=3 if what == "store" else 2))
     program = start_program(PROGRAM, order, tmp_path)
     try:

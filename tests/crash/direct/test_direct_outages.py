@@ -1,4 +1,4 @@
-"""A direct stream whose database is down, or whose brokers stand still, for longer than one attempt lasts."""
+"""A direct stream whose database is down, or whose brokers are frozen, for longer than one attempt lasts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPAN = "90 s"
 
 
 def await_words(caplog: pytest.LogCaptureFixture, words: str, then: Callable[[], None]) -> threading.Thread:
-    """Do something as soon as the stream has said these words."""
+    """Start a thread that acts as soon as the stream has logged these words."""
 
     def watch() -> None:
         wait_until(lambda: any(words in each.getMessage() for each in caplog.records), f"it says {words}")
@@ -37,7 +37,7 @@ def await_words(caplog: pytest.LogCaptureFixture, words: str, then: Callable[[],
 def test_a_database_that_is_down_is_waited_for_longer_than_the_attempts_last(
     spark: SparkSession, kafka: Any, topic: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With one attempt a batch. It is down until the stream has said how long it waits."""
+    """There is one attempt per batch. The database stays down until the stream has said how long it waits."""
     name = topic(2)
     for partition in range(2):
         produce(kafka.bootstrap, name, [str(number) for number in range(RECORDS)], partition=partition)
@@ -80,7 +80,7 @@ def test_a_database_that_is_down_is_waited_for_longer_than_the_attempts_last(
 def test_brokers_that_stand_still_are_waited_for_by_a_stream_that_has_nothing_to_do(
     spark: SparkSession, topic: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It looked at the log in vain for as long as one question may take, and was ended by that."""
+    """A look at the log fails after as long as one request may take; that must not end the stream."""
     with LocalKafka(broker_settings=IMPATIENT) as cluster:
         (broker,) = cluster.brokers
         name = topic(on=cluster)
@@ -120,8 +120,10 @@ def test_brokers_that_stand_still_are_waited_for_by_a_stream_that_has_nothing_to
 def test_a_stop_is_heard_while_brokers_stand_still(
     spark: SparkSession, topic: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """By a stream that looks for records, and by one that looks for its start; one question to the brokers
-    may take a minute, and is asked three times."""
+    """This covers a stream that looks for records and one that looks for its start.
+
+    One request to the brokers may take a minute, and is tried three times.
+    """
     with LocalKafka(broker_settings=IMPATIENT) as cluster:
         (broker,) = cluster.brokers
         name = topic(on=cluster)

@@ -16,7 +16,7 @@ from penstock.cluster.processes.python_launcher import make_launcher
 from tests.support.kafka.topic_filling import produce
 from tests.support.waiting import wait_until
 
-#: How long Spark may take to start and to run a first job; on a busy machine that is minutes.
+#: How long Spark may take to start and run a first job; on a busy machine this takes minutes.
 STARTED_WITHIN_S = 240
 
 PROGRAM = """
@@ -57,13 +57,13 @@ if then:
 def test_the_running_batch_is_finished_and_a_restart_repeats_nothing(
     kafka: Any, topic: Any, tmp_path: Path
 ) -> None:
-    """D30, I3, T32, H7: output there, offsets stored, exit code 0; stop and restart repeats no row."""
+    """D30, I3, T32, H7: output there, offsets stored, exit code 0; the restart repeats no row."""
     name = topic(1)
     produce(kafka.bootstrap, name, [f"v{number}" for number in range(100)])
     command = [sys.executable, "-c", PROGRAM, kafka.bootstrap, name, str(tmp_path)]
     environment = {**os.environ, "PYSPARK_PYTHON": make_launcher()}
     held, go_on = tmp_path / "held", tmp_path / "go-on"
-    # PySpark has a handler of its own for SIGINT, which ends all jobs. After that one the program goes on.
+    # PySpark has its own handler for SIGINT, which ends all jobs. After SIGINT the program continues.
     for number, then, done in ((signal.SIGTERM, [], 20), (signal.SIGINT, ["to the end"], 40)):
         program = subprocess.Popen(
             [*command, *then], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment

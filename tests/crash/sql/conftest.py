@@ -1,4 +1,4 @@
-"""What the tests share that kill a database."""
+"""Fixtures shared by the tests that kill a database."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ from penstock.cluster.servers.local_server import LocalDatabase
 
 @pytest.fixture(params=[LocalPostgres, LocalMariaDB], ids=lambda kind: kind.__name__)
 def server(request: pytest.FixtureRequest) -> Iterator[LocalDatabase]:
-    """One of the test's own, for it is killed."""
+    """Start a server for one test only, because the test kills it."""
     with request.param() as server:
         yield server

@@ -1,7 +1,7 @@
 """Spark drivers with SQL sinks as a test handles them: start, order, hold at a gate, kill, freeze, resume.
 
-A crew has one driver at work and one that is ready to take over, as clusters have: so a kill costs no wait
-for Spark's start, and a driver that was only stopped meets a successor at once.
+A crew has one driver at work and one that is ready to take over, as clusters have. So a kill does not have to
+wait for Spark to start, and a driver that was only stopped meets a successor at once.
 
     with crew(folder, "local[2,4]") as drivers:
         driver = drivers.take()
@@ -32,7 +32,7 @@ _MARK = "PENSTOCK_SQL_DRIVER"
 
 
 class Driver:
-    """One process of a program that takes orders, one a line, and what it has started."""
+    """A program that takes orders, one per line, with every process that it has started."""
 
     def __init__(self, folder: Path, master: str, program: str) -> None:
         folder.mkdir(parents=True)
@@ -63,13 +63,13 @@ class Driver:
         return (self.folder / "console.log").read_text(errors="replace")[-3000:]
 
     def begin(self, order: Order) -> None:
-        """It runs this as soon as it is ready."""
+        """Send an order, which the driver runs as soon as it is ready."""
         assert self.process.stdin is not None
         self.process.stdin.write(order.write().encode())
         self.process.stdin.flush()
 
     def answer(self) -> dict[str, Any] | None:
-        """What it has said, if it has said something new; it must be alive."""
+        """Return the driver's new answer, if there is one; the driver must be alive."""
         assert self.process.stdout is not None
         with suppress(BlockingIOError):
             while piece := os.read(self.process.stdout.fileno(), 65536):
@@ -84,7 +84,7 @@ class Driver:
     # --- gates ------------------------------------------------------------------------------------------
 
     def arm(self, step: str, moment: str, call: int = 1) -> None:
-        """It stops there the next time; whoever stands at the gate before stays."""
+        """Make the driver stop there the next time; a process that already stands at a gate stays."""
         self._armed += 1
         arm(self._gates, Gate(f"gate-{self._armed}", step, moment, call))
 
@@ -92,7 +92,7 @@ class Driver:
         (self._gates / "armed.json").unlink(missing_ok=True)
 
     def look_at_gate(self) -> int | None:
-        """Which process stands at the newest gate."""
+        """Return which process stands at the newest gate, if any."""
         reached = self._gates / f"reached-gate-{self._armed}.json"
         return int(json.loads(reached.read_text())["pid"]) if reached.exists() else None
 
@@ -109,7 +109,7 @@ class Driver:
         return find_marked(f"{_MARK}={self._mark}")
 
     def kill(self) -> None:
-        """Python and JVM at once. What they have started ends by itself."""
+        """Kill Python and JVM at once. The processes they started end on their own."""
         jvms = [pid for pid, command in self.list_processes().items() if "SparkSubmit" in command]
         assert len(jvms) == 1, jvms
         for pid in (self.pid, *jvms):
@@ -117,7 +117,7 @@ class Driver:
         assert self.process.wait(30) == -signal.SIGKILL
 
     def freeze(self) -> None:
-        """Stop all its processes where they are; executors of a cluster are not its own and run on."""
+        """Stop all its processes where they are; a cluster's executors are not its own and keep running."""
         for pid in self.list_processes():
             os.kill(pid, signal.SIGSTOP)
 
@@ -127,7 +127,7 @@ class Driver:
             os.kill(pid, signal.SIGCONT)
 
     def close(self) -> None:
-        """Whatever happened, nothing of it is left."""
+        """End every process of the driver, whatever has happened."""
         for pid in self.list_processes():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -140,7 +140,7 @@ class Driver:
 
 
 class Crew:
-    """Drivers of one master. `take` gives one that is ready, and starts the next."""
+    """Drivers for one master. `take` returns one that is ready and starts the next."""
 
     def __init__(self, folder: Path, master: str, program: str = "tests.crash.sql.sql_program") -> None:
         self.folder, self.master, self.program = folder, master, program
@@ -149,7 +149,7 @@ class Crew:
         self._start()
 
     def take(self, *, start_next: bool = True) -> Driver:
-        """A driver; the next one starts meanwhile, unless this one will be put back."""
+        """Return a driver; meanwhile start the next one, unless this one will be put back."""
         if not self._ready:
             self._start()
         driver = self._ready.popleft()
@@ -158,7 +158,7 @@ class Crew:
         return driver
 
     def put_back(self, driver: Driver) -> None:
-        """It is idle and may be taken again."""
+        """Put back an idle driver, which may be taken again."""
         driver.disarm()
         self._ready.appendleft(driver)
 
@@ -167,7 +167,7 @@ class Crew:
         self._all.remove(driver)
 
     def replace_all(self) -> None:
-        """After a round that failed nobody knows what the drivers do."""
+        """Replace all drivers: after a failed round their state is unknown."""
         self.close()
         self._all.clear()
         self._ready.clear()
@@ -189,7 +189,7 @@ class Crew:
 
 @contextmanager
 def crew(folder: Path, master: str) -> Iterator[Crew]:
-    """A crew that leaves nothing behind."""
+    """Yield a crew that leaves nothing behind."""
     made = Crew(folder, master)
     try:
         yield made
@@ -198,7 +198,7 @@ def crew(folder: Path, master: str) -> Iterator[Crew]:
 
 
 def find_executor(pid: int) -> int:
-    """The executor that a Python worker belongs to."""
+    """Return the executor that a Python worker belongs to."""
     while b"CoarseGrainedExecutorBackend" not in Path(f"/proc/{pid}/cmdline").read_bytes():
         pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
         assert pid > 1, "there is no executor above it"

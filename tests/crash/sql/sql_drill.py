@@ -1,9 +1,9 @@
-"""One round of faults on Spark: a whole topic goes into a table while everything around it breaks in turn.
+"""One round of faults on Spark: a whole topic is written to a table while everything around it breaks.
 
-Each fault has a gate: the driver (or a task of it) comes to a step and stands there while the fault happens.
-The next gate is armed before it may go on, so nothing happens between two faults that nobody planned. A
-stream that ended with an error is started again, as a supervisor would. Between, and while they wait, rows
-and offsets are counted in one statement.
+Each fault has a gate: the driver (or one of its tasks) comes to a step and stops there while the fault
+happens. The next gate is armed before the process may continue, so nothing unplanned happens between two
+faults. A stream that ended with an error is started again, as a supervisor would do. Between faults, and
+while processes wait, rows and offsets are counted in one statement.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 #: The steps of one publish; before the first of them all rows are staged.
 PUBLISH = ("Begin", "LockWriter", "ReadLedger", "InsertStages", "WriteLedger", "Commit")
-#: Steps that only a driver takes which has just begun.
+#: Steps that only a driver takes that has just started.
 TAKE_OVER = ("RaiseEpoch", "SweepStages")
 FILE_FAULTS = ("driver", "task", "zombie", "lock", "broker", "broker-away")
 FAULTS = (*FILE_FAULTS, "database", "database-before-publish", "database-restart", "cut", "cut-commit",
@@ -64,7 +64,11 @@ class Fault:
 
 
 def choose_fault(dice: random.Random, name: str, *, is_fresh: bool, stages: bool = False) -> Fault:
-    """Where it strikes. `is_fresh`: the driver has not taken over the stream yet. `stages`: its tasks do."""
+    """Return the step where a fault strikes.
+
+    `is_fresh` means that the driver has not taken over the stream yet, and `stages` that its tasks stage
+    rows.
+    """
     moment = dice.choice(MOMENTS)
     call = dice.choice((1, 2, 3))
     if name == "task" and stages and dice.random() < 0.6:
@@ -72,7 +76,7 @@ def choose_fault(dice: random.Random, name: str, *, is_fresh: bool, stages: bool
     if name == "task" or (name.startswith("broker") and dice.random() < 0.4):
         return Fault(name, "task", "after", call)
     if name == "database-before-publish":
-        return Fault(name, "Begin", "before", 3 if is_fresh else 1)  # taking over and registering begin, too
+        return Fault(name, "Begin", "before", 3 if is_fresh else 1)  # taking over and registering begin too
     if name.startswith("broker") and dice.random() < 0.4:
         return Fault(name, "plan", "after", call)
     if name in ("cut-commit", "cut-answer-of-commit"):
@@ -89,7 +93,7 @@ def choose_fault(dice: random.Random, name: str, *, is_fresh: bool, stages: bool
     if (name, step) == ("cut", "Begin"):
         moment = "after"  # before it there may be no connection yet
     if name == "zombie":
-        call = 3  # past taking over: who has only begun that takes over from its own successor, rightly
+        call = 3  # past taking over: a driver before that would rightly take over from its own successor
     return Fault(name, step, moment, call)
 
 
@@ -141,7 +145,7 @@ class SqlDrill:
         self.snapshots += 1
 
     def _await_gate(self, fault: Fault) -> None:
-        """Go on until somebody stands at the gate of this fault."""
+        """Wait until a process stands at the gate of this fault."""
         driver = self._driver
         driver.arm(fault.step, fault.moment, fault.call)
         self._go()
@@ -155,7 +159,7 @@ class SqlDrill:
         self._note_rows_after()
 
     def _restart_if_ended(self, driver: Driver, fault: Fault | None) -> bool:
-        """A stream that failed is begun again. True when it has ended well."""
+        """Start a stream again that failed. Return True when it has ended successfully."""
         said = driver.answer()
         if said is None:
             return False
@@ -192,7 +196,7 @@ class SqlDrill:
     # --- faults -----------------------------------------------------------------------------------------
 
     def _strike(self, fault: Fault) -> None:
-        """Somebody stands at the gate. Afterwards `_go` says how it goes on, and with which driver."""
+        """Make the fault happen while a process stands at the gate. Afterwards `_go` continues the round."""
         driver, place = self._driver, self.place
         entry = {
             "fault": fault.name,
@@ -246,7 +250,7 @@ class SqlDrill:
         self._go = lambda: driver.begin(self._order)
 
     def _replace_frozen(self, entry: dict[str, Any]) -> None:
-        """A second driver takes over while the first one does not know what happens, if the lock lets it."""
+        """Let a second driver take over while the first one is frozen, if the lock allows it."""
         zombie, gate = self._driver, self._driver.newest_gate
         zombie.freeze()
         successor = self.drivers.take()
@@ -262,7 +266,7 @@ class SqlDrill:
         zombie.disarm()
         zombie.resume()
         if said is not None:
-            # The zombie holds the lock: its own transaction is open, and nobody may overtake it.
+            # The zombie holds the lock: its own transaction is open, and no other writer may get ahead of it.
             entry["successor"] = said["ended"]
             assert said["ended"] in ("START_FAILED", "DATABASE_BUSY"), f"{said}; {self.log}"
             self.drivers.put_back(successor)
@@ -283,7 +287,7 @@ class SqlDrill:
         self._go = lambda: successor.release(at_gate)
 
     def _hold_lock(self, entry: dict[str, Any], gate: int) -> None:
-        """Somebody else holds the writer's row: for a while, or for longer than a lock is waited for."""
+        """Hold the writer's row from outside: for a short while, or for longer than the lock timeout."""
         driver = self._driver
         held_s = self._dice.choice((0.5, LOCK_TIMEOUT_S + 1.0))
         with ExitStack() as undo:

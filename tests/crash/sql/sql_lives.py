@@ -1,10 +1,10 @@
-"""Writers of an SQL sink in processes of their own, killed and stopped at the steps of the protocol.
+"""Writers of an SQL sink in separate processes, killed and stopped at the steps of the protocol.
 
 Each life is a fork of a process that has loaded everything and opened nothing, so it costs milliseconds. It
-takes over the stream, writes batches until all are there, and tells each step it comes to through a pipe; a
-plan says before or after which step it dies or stands still. Rows are made up, or read from a broker, with
-the reader that tasks use; reading is a step then, too. Meanwhile the parent looks: at every moment there must
-be as many rows as offsets stored.
+takes over the stream, writes batches until all are there, and reports each step through a pipe. A plan says
+before or after which step it dies or is stopped. Rows are made up, or read from a broker with the reader that
+tasks use, in which case reading is a step too. Meanwhile the parent looks: at every moment there must be as
+many rows as offsets stored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-# What would be loaded at its first use, for a second or two: once here, not in every fork.
+# Imports that would take a second or two at their first use: done once here, not in every fork.
 import adbc_driver_postgresql.dbapi  # noqa: F401
 import pandas  # noqa: F401
 import psycopg  # noqa: F401
@@ -49,14 +49,16 @@ LIFE_TIMEOUT_S = 120.0
 LOOK_S = 0.02
 FENCED, FAILED = 3, 4
 When: TypeAlias = Literal["before", "after"]
-#: A row for each record: where it was, and what was in it.
+#: One row per record: where it was, and what was in it.
 ROWS = pa.schema([("partition_id", pa.int32()), ("number", pa.int64()), ("payload", pa.string())])
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a life is to do: how many offsets in each of two partitions, in batches of how many, by which way;
-    and at which step (the how many-th) it gets which signal. `source`: whose topic `t` rows are read from."""
+    """What a life is to do: offsets of two partitions, batch size, transport, and a signal at a step.
+
+    `source` says whose topic `t` the rows are read from.
+    """
 
     until: tuple[int, int]
     size: tuple[int, int]
@@ -68,7 +70,7 @@ class Plan:
 
 
 class Life:
-    """A forked writer. `steps` are those it has come to."""
+    """A forked writer. `steps` are those it has reached."""
 
     def __init__(self, url: str, plan: Plan) -> None:
         self.steps: list[str] = []
@@ -82,7 +84,7 @@ class Life:
         os.set_blocking(self._pipe, False)
 
     def look(self) -> Literal["runs", "stands", "over"]:
-        """What has become of it, without waiting."""
+        """Return the state of the process, without waiting."""
         with contextlib.suppress(BlockingIOError):
             while piece := os.read(self._pipe, 65536):
                 self.steps += piece.decode().split()
@@ -124,7 +126,7 @@ def begin_life(url: str, plan: Plan) -> Iterator[Life]:
 
 
 def watch(life: Life, database: OwnDatabase, until: Literal["stands", "over"] = "over") -> str:
-    """Wait for it, and look at the database meanwhile: rows and offsets must agree at every moment."""
+    """Wait for the process, and check the database meanwhile: rows and offsets must agree at every moment."""
     deadline = time.monotonic() + LIFE_TIMEOUT_S
     while (state := life.look()) not in (until, "over"):
         check_moment(database)
@@ -135,7 +137,7 @@ def watch(life: Life, database: OwnDatabase, until: Literal["stands", "over"] = 
 
 
 def count_moment(database: OwnDatabase) -> tuple[int, int]:
-    """Rows and the sum of offsets, of one moment."""
+    """Return the number of rows and the sum of the offsets at one moment."""
     ((rows, offsets),) = database.run(
         "SELECT (SELECT COUNT(*) FROM numbers), "
         "(SELECT COALESCE(SUM(next_offset), 0) FROM penstock_sink_positions)"
@@ -149,7 +151,7 @@ def check_moment(database: OwnDatabase) -> None:
 
 
 def check_rows(database: OwnDatabase) -> int:
-    """Each row below the stored offsets is there once, and no other; how many there are."""
+    """Check that each row below the stored offsets is there once, and no other; return how many there are."""
     found = sorted(database.run("SELECT partition_id, number FROM numbers"))
     stored = sorted(database.run("SELECT partition_id, next_offset FROM penstock_sink_positions"))
     assert found == [(partition, number) for partition, until in stored for number in range(until)]
@@ -157,14 +159,14 @@ def check_rows(database: OwnDatabase) -> int:
 
 
 def prepare_rows(database: OwnDatabase) -> None:
-    """The table for records, and the ledger beside it."""
+    """Create the table for records, and the ledger beside it."""
     sink = SqlSink(database.url, Table("numbers"))
     create_tables(sink, {"numbers": ROWS})
     sink.open("s").close()
 
 
 def check_sent(database: OwnDatabase, sent: Sent) -> int:
-    """Each acknowledged record below the stored offsets is there once, whole, and nothing else is."""
+    """Check that exactly the acknowledged records below the stored offsets are there, whole and once each."""
     found = database.run("SELECT partition_id, number, payload FROM numbers ORDER BY partition_id, number")
     stored = database.run("SELECT partition_id, next_offset FROM penstock_sink_positions")
     expected = sent.below(dict(stored))
@@ -174,13 +176,13 @@ def check_sent(database: OwnDatabase, sent: Sent) -> int:
 
 
 def read_from(bootstrap: str) -> DirectOptions:
-    """The source of a plan: the topic `t` of a broker."""
+    """Return the source of a plan: the topic `t` of a broker."""
     kafka = {"bootstrap.servers": bootstrap}
     return parse_direct_options(Subscribe("t"), kafka, {}, {}, interval_ms=1000, unique="lives")
 
 
 def hold_writer_row(database: OwnDatabase, undo: ExitStack) -> bool:
-    """Take the stream's row from under its writer, if it is free, until `undo` is closed."""
+    """Lock the stream's row against its writer, if it is free, until `undo` is closed."""
     holder = undo.enter_context(closing(database.connect()))
     cursor = holder.cursor()
     is_file = "sqlite" in database.url
@@ -194,7 +196,7 @@ def hold_writer_row(database: OwnDatabase, undo: ExitStack) -> bool:
         cursor.execute("UPDATE penstock_sink_writers SET owner = 'somebody' WHERE stream = 's'")
     except (
         Exception
-    ) as error:  # the drivers share no class; the writer holds it already, which is a case, too
+    ) as error:  # the drivers share no class; that the writer already holds it is a valid case too
         if "lock" not in str(error).lower():
             raise
         return False
@@ -205,7 +207,7 @@ def hold_writer_row(database: OwnDatabase, undo: ExitStack) -> bool:
 
 
 class Course:
-    """Counts the steps of a life, tells them, and ends or stops it at the one that the plan names."""
+    """Counts and reports the steps of a life, and ends or stops it at the step that the plan names."""
 
     def __init__(self, plan: Plan, told: int) -> None:
         self._plan, self._told, self._seen = plan, told, 0
@@ -246,7 +248,7 @@ def _open(url: str, course: Course) -> SqlWriter:
 
 
 def _write_all(writer: SqlWriter, plan: Plan, course: Course) -> None:
-    """As an engine does: from where the sink stands; a batch that may be repeated is."""
+    """Write like an engine: start where the sink is, and repeat a batch that may be repeated."""
     while True:
         before = writer.position or at(0, 0)
         offsets = [before.offsets[each] for each in sorted(before.offsets)]
@@ -280,7 +282,7 @@ def _write(
         return
     staging = writer.plan_staging({"numbers": rows.schema})["numbers"]
     half = rows.num_rows // 2
-    # Two tasks, and one that ran twice: its first attempt has left half of its rows and reports nothing.
+    # Two tasks, one of which ran twice: its first attempt left half of its rows and reports nothing.
     fill_stage(staging, 7, rows.slice(0, half // 2).to_batches())
     parts = ((1, rows.slice(0, half)), (2, rows.slice(half)))
     reports = [fill_stage(staging, number, some.to_batches()) for number, some in parts]
@@ -289,7 +291,7 @@ def _write(
 
 
 def _read(source: DirectOptions, before: StreamPosition, end: StreamPosition) -> pa.Table:
-    """Exactly these ranges, as tasks read them."""
+    """Read exactly these ranges, as tasks do."""
     reader = KafkaLog(source.stream.client).open_reader(repeated=False, report=lambda loss: None)
     columns = ("partition", "offset", "value")
     batches = [

@@ -1,12 +1,12 @@
-"""A Spark driver in a process of its own that runs direct streams into SQL sinks, to be killed at a step.
+"""A Spark driver in a separate process that runs direct streams into SQL sinks, to be killed at a step.
 
     python -m tests.crash.sql.sql_program master
 
-It takes orders, a line each, and answers each with how its stream ended: nothing
-left, or the condition of its error. The steps of the sink's protocol have gates before and after them, and so
-have the moments when a batch was decided, when a task has handed on its rows, when it has staged them and
-not yet said so, and when a batch is over. A program that is not killed takes the next order: Spark's start
-is the dear part of a round.
+It takes orders, one per line, and answers each with how its stream ended: nothing left, or the condition of
+its error. There are gates before and after the steps of the sink's protocol, and at these moments: a batch
+was decided, a task has handed on its rows, a task has staged its rows but not reported it, and a batch is
+over. A program that is not killed takes the next order, because starting Spark is the expensive part of a
+round.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from penstock.stores.sql.sink.staging_tables import Staging
 from tests.crash.gates import FOLDER_VARIABLE, pass_gate
 from tests.crash.programs import Order
 
-#: Short, so that a round with a held lock is short, too.
+#: Short, so that a round with a held lock is short too.
 LOCK_TIMEOUT_S = 2
-#: Before each answer: Spark may say something, too.
+#: Printed before each answer, because Spark may print something too.
 ANSWER = "ANSWER "
 AnyOrder = TypeVar("AnyOrder", bound=Order)
 SCHEMA = "partition_id int, number bigint, payload string"
@@ -46,7 +46,7 @@ SCHEMA = "partition_id int, number bigint, payload string"
 
 @dataclass(frozen=True)
 class SqlOrder(Order):
-    """A stream from a topic into the table `numbers`, until nothing is left; `size` records a batch."""
+    """A stream from a topic into the table `numbers`, until nothing is left; `size` records per batch."""
 
     bootstrap: str
     topic: str
@@ -70,7 +70,7 @@ class GatedSink(SqlSink):
 
 @dataclass(frozen=True)
 class GatedTask:
-    """In the worker that fetches: the rows as they go into the table."""
+    """A gate in the worker that fetches: the rows are passed on into the table."""
 
     folder: str
 
@@ -89,7 +89,7 @@ class GatedTask:
 
 @dataclass(frozen=True)
 class GatedStaging:
-    """In the worker that stages: its rows are in the database, and the driver does not know yet."""
+    """A gate in the worker that stages: its rows are in the database, but the driver does not know yet."""
 
     task: StageTask
     folder: str
@@ -128,7 +128,7 @@ def run(spark: SparkSession, order: SqlOrder) -> dict[str, object]:
         outcome = stream.run(until_idle=True)
     except PenstockError as error:
         return {"ended": error.condition, "text": str(error)}
-    except PySparkException as error:  # a task failed too often, and took its batch with it
+    except PySparkException as error:  # a task failed too often and failed its batch
         return {"ended": type(error).__name__, "text": str(error)[-2000:]}
     return {"ended": "idle", "batches": outcome.batches, "failed_attempts": len(stream.failed_attempts)}
 
@@ -175,7 +175,8 @@ def main(master: str) -> None:
 
 
 if __name__ == "__main__":
-    # By its name, so that tasks find what they run where workers import it, and not in this very program.
+    # Imported by its name, so that tasks find these classes in a module that workers can import, not in
+    # `__main__`.
     from tests.crash.sql import sql_program
 
     sql_program.main(sys.argv[1])

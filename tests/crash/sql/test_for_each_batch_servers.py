@@ -20,7 +20,7 @@ from tests.support.kafka.topic_filling import produce
 
 pytestmark = pytest.mark.sql
 PARTITIONS, RECORDS = 2, 40
-#: In which batch the database dies, and when: before a row is staged, before they are published, at COMMIT.
+#: The batch in which the database dies, and when: before a row is staged, before the publish, or at COMMIT.
 KILLS = {1: "begun", 2: "staged", 3: "commit"}
 
 
@@ -32,7 +32,7 @@ def test_a_database_killed_in_mid_batch_loses_nothing_and_doubles_nothing(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A query that fails with it is started again, and repeats the batch that was not there."""
+    """A query that fails with the database is started again, and repeats the batch that was not committed."""
     name = topic(PARTITIONS)
     for partition in range(PARTITIONS):
         produce(kafka.bootstrap, name, [str(number) for number in range(RECORDS)], partition=partition)
@@ -85,6 +85,6 @@ def test_a_database_killed_in_mid_batch_loses_nothing_and_doubles_nothing(
     assert killed == list(KILLS.values())
     found = sorted(OwnDatabase(server.url).run("SELECT part, pos FROM seen"))
     assert found == [(part, pos) for part in range(PARTITIONS) for pos in range(RECORDS)]
-    if isinstance(server, LocalPostgres):  # what was staged is gone with the server, and that is noticed
+    if isinstance(server, LocalPostgres):  # what was staged is gone with the server, and this is detected
         assert sum("STAGE_INCOMPLETE" in each for each in failures) == 2, failures
         assert begun == [0, 1, 2, 2, 3, 3]

@@ -25,7 +25,7 @@ from tests.support.servers.postgres_standby import Pair, start_pair
 
 pytestmark = pytest.mark.sql
 PARTITIONS, RECORDS, STEP = 2, 20, 10
-#: In which batch replication ends, if it does: what that one and the next commit is on the primary alone.
+#: The batch in which replication ends, if it does: commits from here on are on the primary alone.
 CUT = 1
 KILLED = CUT + 2
 
@@ -45,7 +45,7 @@ def source(kafka: Any, topic: Any) -> str:
 
 
 def make_hook(pair: Pair, is_whole: bool) -> Callable[[int], None]:
-    """What happens to the servers while a batch is at work."""
+    """Return the hook that acts on the servers while a batch is at work."""
     done: list[int] = []
 
     def pass_batch(number: int) -> None:
@@ -63,7 +63,7 @@ def make_hook(pair: Pair, is_whole: bool) -> Callable[[int], None]:
 
 
 def check_seen(pair: Pair, batches: int | None) -> None:
-    """All records, or those of the first batches: each once."""
+    """Check that all records, or those of the first batches, are there once."""
     pair.join()
     until = RECORDS if batches is None else batches * STEP // PARTITIONS
     found = sorted(pair.run("SELECT part, pos FROM seen"))
@@ -80,7 +80,7 @@ def make_seen(pair: Pair) -> SqlSink:
 def test_a_direct_stream_goes_on_at_the_promoted_standby_or_says_what_it_lacks(
     spark: SparkSession, kafka: Any, source: str, pair: Pair, is_whole: bool
 ) -> None:
-    """What it has is neither lost nor doubled; what it lacks ends the stream and is named."""
+    """What it has is neither lost nor doubled; if something is missing, the stream ends and names it."""
     pass_batch = make_hook(pair, is_whole)
 
     def work(batch: Batch) -> DataFrame:
@@ -111,7 +111,7 @@ def test_a_direct_stream_goes_on_at_the_promoted_standby_or_says_what_it_lacks(
 def test_a_query_goes_on_at_the_promoted_standby_or_says_what_it_lacks(
     spark: SparkSession, kafka: Any, source: str, pair: Pair, tmp_path: Path, is_whole: bool
 ) -> None:
-    """The same for Structured Streaming, whose query does not even fail where nothing is lacking."""
+    """The same holds for Structured Streaming, whose query does not even fail if nothing is missing."""
     pass_batch = make_hook(pair, is_whole)
 
     def work(frame: DataFrame, batch_id: int) -> DataFrame:
@@ -136,14 +136,14 @@ def test_a_query_goes_on_at_the_promoted_standby_or_says_what_it_lacks(
         run()
         check_seen(pair, None)
         return
-    for told in ("-0 from 5 to 15", "the batches 1 to 2"):  # started again, it finds the same
+    for told in ("-0 from 5 to 15", "the batches 1 to 2"):  # a restart finds the same
         with pytest.raises(StreamingQueryException, match=f"LEDGER_WENT_BACK.*{told}"):
             run()
         check_seen(pair, CUT)
 
 
 def test_a_commit_that_nobody_answers_is_made_at_the_promoted_standby(pair: Pair) -> None:
-    """The primary dies when it is asked to commit: whether it did is asked where the database is now."""
+    """The primary dies when asked to commit; the new primary is asked whether the commit happened."""
     sink, commits = make_sink(pair.url), []
 
     def kill_at_commit(step: Step) -> None:
@@ -162,7 +162,7 @@ def test_a_commit_that_nobody_answers_is_made_at_the_promoted_standby(pair: Pair
 
 @pytest.mark.parametrize("first", ["offsets", "state"])
 def test_offsets_are_kept_and_state_is_read_at_the_promoted_standby(pair: Pair, first: str) -> None:
-    """Whoever comes first waits for it, the offset store or what a sink reads back."""
+    """The first to come waits for the fail-over: the offset store, or a sink that reads its state back."""
     store = SqlOffsetStore(pair.url)
     sink = make_sink(pair.url)
     with closing(sink.open("s")) as writer:
@@ -179,13 +179,13 @@ def test_offsets_are_kept_and_state_is_read_at_the_promoted_standby(pair: Pair, 
 
 
 def test_a_standby_alone_is_told_to_be_one_and_may_be_read(pair: Pair) -> None:
-    """A program that only looks may look there; one that writes hears why it cannot."""
+    """A program that only reads may use it; one that writes is told why it cannot."""
     make_sink(pair.url)
     pair.wait_for_replay()
     place = parse_place(pair.standby.url)
     rows = Database(place).run(lambda session: session.execute("SELECT count(*) FROM numbers"))
     assert rows == [(0,)]
-    # Beside its primary it is passed over, also by who only reads: what it says may be old.
+    # Beside its primary it is skipped, even by programs that only read, because its data may be old.
     both = parse_place(pair.url_backwards)
     assert isinstance(both, ServerPlace)
     question = "SELECT pg_is_in_recovery()"

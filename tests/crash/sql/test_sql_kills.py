@@ -1,4 +1,4 @@
-"""Writers of an SQL sink are killed before and after every step, and stopped in the middle of it."""
+"""Writers of an SQL sink are killed before and after every step, and stopped in the middle of a publish."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.sql.databases import OwnDatabase, make_database, make_file_database
 from tests.sql.sinks import make_sink
 
 SERVERS = [pytest.param(name, marks=pytest.mark.sql) for name in ("postgres", "mariadb")]
-#: Taking over has six steps, a publish too. After one is before the next, except after a COMMIT.
+#: Taking over has six steps, and so has a publish. After one step is before the next, except after a COMMIT.
 KILLS = [*((step, "before") for step in (*range(1, 13), 18)), (5, "after"), (12, "after")]
 
 
@@ -31,7 +31,7 @@ def prepare(database: OwnDatabase) -> None:
 
 
 def test_a_writer_killed_before_or_after_any_step_leaves_each_row_once(database: OwnDatabase) -> None:
-    """C15, D39, G5, G7, G16, G17: killed at all of them, one life after another, then left to finish."""
+    """C15, D39, G5, G7, G16, G17: killed at every step, one life after another, then left to finish."""
     prepare(database)
     staged = "sqlite" not in database.url
     until = 0
@@ -56,7 +56,7 @@ def test_a_writer_killed_before_or_after_any_step_leaves_each_row_once(database:
 
 @pytest.mark.parametrize("step", [7, 9, 12])
 def test_a_writer_that_was_stopped_finds_its_stream_taken(database: OwnDatabase, step: int) -> None:
-    """T39: SIGSTOP in mid-publish, then another starts, then SIGCONT. One of the two goes on."""
+    """T39: SIGSTOP in mid-publish, then another writer starts, then SIGCONT. One of the two continues."""
     prepare(database)
     staged = "sqlite" not in database.url
     plan = Plan((60, 30), (20, 10), staged, step, "before", signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""Direct streams on Spark into SQL sinks, with a few faults each; the long campaign is a proof."""
+"""Direct streams on Spark into SQL sinks, with a few faults each; the long campaign is in tests/proof."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.sql.sinks import lead_through
 
 pytestmark = [pytest.mark.spark, pytest.mark.sql]
 RECORDS = (500, 300, 220)
-#: What leaves the shared servers standing; they are killed in a file of their own, and in the campaign.
+#: Faults that leave the shared servers running; servers are killed in a separate file, and in the campaign.
 CASES = [
     ("postgres", ("task", "driver", "cut-answer-of-commit")),
     ("mariadb", ("zombie", "lock", "cut-commit")),
@@ -38,7 +38,7 @@ def test_each_acknowledged_record_is_in_the_table_once_whatever_breaks(
     server: str,
     faults: tuple[str, ...],
 ) -> None:
-    """With Spark, against the producer's ledger, at every look."""
+    """With Spark, compared with the producer's ledger at every look."""
     sent = fill_topic(kafka.bootstrap, topic(len(RECORDS)), RECORDS)
     with make_database(request.getfixturevalue(server)) as database, FaultProxy() as proxy:
         place = Place(database, lead_through(proxy, database.url), kafka, sent, proxy=proxy)

@@ -1,4 +1,4 @@
-"""The database itself is killed: between the last stage and the publish, and in the middle of it."""
+"""The database itself is killed: between the last stage and the publish, and during the publish."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def stage(writer: SqlWriter, begin: int) -> list[StageReport]:
 
 
 def test_a_database_killed_around_a_publish_loses_nothing_and_doubles_nothing(server: LocalDatabase) -> None:
-    """C15, G5, G16: what PostgreSQL had staged is gone then, and the batch says so and is repeated."""
+    """C15, G5, G16: what PostgreSQL had staged is gone; the batch reports that and is repeated."""
     database = OwnDatabase(server.url)
     kills: list[str] = []
 

@@ -1,9 +1,9 @@
-"""Drills: a driver in a process of its own, rows that keep coming, a kill at a known step, and the count.
+"""Drills: a driver in a separate process, rows that keep coming, a kill at a known step, and a final count.
 
 A `Drill` is one query over all its lives: its topic, its checkpoint, its rows, and everything that was
-written for it. `kill_at` is one round. It fails when nothing happened: when no process came to the step, when
-the one that did was dead already, or when it outlived the kill. At the end `finish` reads on until all is
-there and `check` compares whole rows, each exactly once.
+written for it. `kill_at` is one round. It fails when no process came to the step, when the process that did
+was dead already, or when it survived the kill. At the end `finish` reads on until everything is there and
+`check` compares whole rows, each exactly once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.crash.streams.driver import QueryOrder
 from tests.support.waiting import wait_until
 
 PARTITIONS = 3
-#: Known to every process of one driver, and to no other.
+#: Known to every process of one driver, and to no other process.
 _MARK = "PENSTOCK_CRASH_DRIVER"
 #: The victims of a kill.
 DRIVER, PLANNER, TASK = "driver", "planner", "task"
@@ -43,7 +43,7 @@ Row = tuple[str, int, int, bytes]
 
 @dataclass(frozen=True)
 class Round:
-    """One kill, with what is needed to believe that it happened."""
+    """One kill, with the evidence that it happened."""
 
     seed: int
     victim: str
@@ -60,9 +60,9 @@ class Round:
 
 
 class Trickle:
-    """Writes rows with values of their own to all partitions of a topic, a few at a time, until it ends.
+    """Writes unique rows to all partitions of a topic, a few at a time, until it is ended.
 
-    It goes with its reader: nothing is written while too much is unread, however slow the machine is.
+    It adapts to its reader: nothing is written while too much is unread, however slow the machine is.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Trickle:
                 "enable.idempotence": True,
                 "linger.ms": 5,
                 "delivery.timeout.ms": 120_000,
-                "log_level": 0,  # brokers come and go here
+                "log_level": 0,  # brokers come and go in these tests
             }
         )
         self._number = 0
@@ -117,7 +117,7 @@ class Trickle:
 
 @dataclass(frozen=True)
 class Zombie:
-    """A driver that was stopped, not ended: it knows nothing of the time that passes."""
+    """A driver that was stopped, not ended: it does not notice the time that passes."""
 
     process: subprocess.Popen[bytes]
     pids: tuple[int, ...]
@@ -130,7 +130,7 @@ class Zombie:
 
 
 class Drill:
-    """One query over all its lives. `rows` come at a time, a few times a second."""
+    """One query over all its lives. `rows` arrive at a time, a few times a second."""
 
     def __init__(
         self, folder: Path, bootstrap: str, topic: str, seed: int, *, rows: int = 30, **order: Any
@@ -160,7 +160,7 @@ class Drill:
     # --- lives ------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """A new driver with the same checkpoint."""
+        """Start a new driver with the same checkpoint."""
         self._lives += 1
         self._marks.append(uuid.uuid4().hex)
         (self.folder / "order.json").write_text(self.order.write())
@@ -181,7 +181,7 @@ class Drill:
         return self._process
 
     def processes(self) -> dict[int, str]:
-        """The living processes of the newest driver, itself included: id to command line."""
+        """Return the living processes of the newest driver, including itself: id to command line."""
         return find_marked(f"{_MARK}={self._marks[-1]}")
 
     def find_jvm(self) -> int:
@@ -189,7 +189,7 @@ class Drill:
         return found
 
     def kill_driver(self) -> tuple[int, ...]:
-        """Both processes of the driver, at once. What they had started must end by itself."""
+        """Kill both processes of the driver at once. What they started must end on its own."""
         pids = (self.find_jvm(), self.process.pid)
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
@@ -198,7 +198,7 @@ class Drill:
         return pids
 
     def freeze(self) -> Zombie:
-        """Stop every process of the driver where it is. The next `start` is a second driver beside it."""
+        """Stop every process of the driver where it is. The next `start` starts a second driver beside it."""
         pids = tuple(self.processes())
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
@@ -207,12 +207,12 @@ class Drill:
         return zombie
 
     def end(self) -> None:
-        """Whatever happened, nothing of it is left."""
+        """End every process of the drill, whatever has happened."""
         self.trickle.end()
         for mark in self._marks:
             for pid in find_marked(f"{_MARK}={mark}"):
                 with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)  # ends a stopped one, too
+                    os.kill(pid, signal.SIGKILL)  # ends a stopped process too
         for process in (self._process, *(each.process for each in self._zombies)):
             if process is not None:
                 process.wait(30)
@@ -220,7 +220,7 @@ class Drill:
     # --- rounds -----------------------------------------------------------------------------------------
 
     def kill_at(self, victim: str, step: str, moment: str, call: int = 1, *, goes_on: bool = True) -> Round:
-        """One round: somebody comes to the step, is killed there, and the query reads on.
+        """Run one round: a process comes to the step, is killed there, and the query reads on.
 
         Without `goes_on` the next round begins as soon as the killed process is gone.
         """
@@ -263,7 +263,7 @@ class Drill:
         return done
 
     def newest(self, log: str) -> int:
-        """The number of the newest batch in one of Spark's two logs; -1 when there is none."""
+        """Return the number of the newest batch in one of Spark's two logs; -1 when there is none."""
         folder = self.order.checkpoint / log
         names = [path.name for path in folder.glob("[0-9]*")] if folder.exists() else []
         return max(map(int, names), default=-1)
@@ -277,19 +277,19 @@ class Drill:
     # --- the rows ---------------------------------------------------------------------------------------
 
     def list_files(self) -> list[Path]:
-        """The files whose rows count: those that Spark's sink names in its log, or all of the batches."""
+        """Return the files whose rows count: those in the log of Spark's sink, or all of the batches."""
         if self.order.sink == "batches":
             done = range(self.newest("commits") + 1)
             return [path for each in done for path in (self.order.rows / f"batch-{each}").glob("*.parquet")]
         for log in (self.order.rows / "_spark_metadata").glob("[0-9]*"):
-            if log not in self._seen_logs:  # Spark puts each there whole, and never changes it
+            if log not in self._seen_logs:  # Spark writes each log entry whole and never changes it
                 self._seen_logs.add(log)
                 lines = log.read_text().splitlines()[1:]
                 self._named.update(Path(json.loads(line)["path"].removeprefix("file://")) for line in lines)
         return sorted(self._named)
 
     def count(self) -> int:
-        """How many rows are there; the number of a file's rows is looked up once."""
+        """Return how many rows there are; each file is counted only once."""
         total = 0
         for path in self.list_files():
             if path not in self._counted:
@@ -305,7 +305,7 @@ class Drill:
         return rows
 
     def finish(self, timeout_s: float = 120) -> None:
-        """No more rows are written; read on until all are there, then end in order."""
+        """Stop writing rows, read on until all are there, then end in order."""
         self.trickle.end()
         if self.process.poll() is not None:
             assert self.order.restarts or self._zombies, f"the query has ended: {self.notes('failed')}"
@@ -317,7 +317,7 @@ class Drill:
         wait_until(lambda: not self.processes(), "nothing of the driver is left", 60)
 
     def check(self) -> None:
-        """Every row that was written, whole and exactly once, and nothing else."""
+        """Check that every row that was written is there, whole and exactly once, and nothing else."""
         found, expected = Counter(self.read()), Counter(self.trickle.written)
         assert expected, "nothing was written"
         story = "\n".join(str(asdict(each)) for each in self.rounds)
@@ -329,7 +329,7 @@ class Drill:
 
 @contextmanager
 def drill(folder: Path, bootstrap: str, topic: str, seed: int, **order: Any) -> Iterator[Drill]:
-    """A drill that leaves nothing behind."""
+    """Yield a drill that leaves nothing behind."""
     made = Drill(folder, bootstrap, topic, seed, **order)
     try:
         yield made

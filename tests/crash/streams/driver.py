@@ -1,13 +1,13 @@
-"""A Spark driver in a process of its own, to be killed: one query from Kafka into files, with a checkpoint.
+"""A Spark driver in a separate process, to be killed: one query from Kafka into files, with a checkpoint.
 
     python -m tests.crash.streams.driver order.json
 
-A query that fails is started again with the same checkpoint, as an operator or a supervisor would; what
-happens is written to the notes, a line each. The program ends when the file `stop` is there, or is killed.
+A query that fails is started again with the same checkpoint, as an operator or a supervisor would do. Events
+are written to the notes, one per line. The program ends when the file `stop` appears, or is killed.
 
-Sinks: `files` is Spark's own, which writes a batch's files and then names them in a log of its own.
-`batches` writes each batch over whatever an earlier run of the same batch left, and has gates, so that a kill
-can hit the moment when the rows are there and Spark has not yet noted the batch as done.
+Sinks: `files` is Spark's own, which writes a batch's files and then names them in its own log. `batches`
+overwrites whatever an earlier run of the same batch left. It has gates, so that a kill can hit the moment
+when the rows are there but Spark has not yet noted the batch as done.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """A running stream that is held inside a batch while its log is changed behind its back.
 
-Why not stop it and start it again: a query that never looked away is the harder case, and the one people
-have. Why not let it run: it might look at the moment when the old log is gone and the new one not yet there,
-and that is another loss.
+Why not stop it and start it again: a query that kept running is the harder case, and the one that users have.
+Why not let it run: it might look at the moment when the old log is gone and the new one does not exist yet,
+and that is another kind of loss.
 
     stream.await_rows(20)   # it has read them, and stays in that batch
-    ...                     # the topic is deleted and made anew
+    ...                     # the topic is deleted and recreated
     error = stream.let_go()
 """
 
@@ -28,14 +28,14 @@ Row = tuple[str, int, int, bytes]
 
 
 class HeldStream:
-    """One query, from the first offset on, held in each batch until `let_go`."""
+    """One query that starts at the first offset and is held in each batch until `let_go`."""
 
     def __init__(
         self, session: SparkSession, source: str, bootstrap: str, topic: str, checkpoint: Path, *, fail: bool
     ) -> None:
         self.batches: dict[int, list[Row]] = {}
         self._free = threading.Event()  # from now on
-        self._passes = threading.Semaphore(0)  # one batch each
+        self._passes = threading.Semaphore(0)  # one permit per batch
 
         def keep(batch: DataFrame, number: int) -> None:
             rows = batch.select("topic", "partition", "offset", "value").collect()
@@ -61,11 +61,11 @@ class HeldStream:
         wait_until(lambda: len(self.values) >= count, f"{count} rows are read", 120)
 
     def pass_batch(self) -> None:
-        """Let it end the batch it is held in; it is held in the next one again."""
+        """Let the query end the batch it is held in; it is held in the next one again."""
         self._passes.release()
 
     def let_go(self) -> str:
-        """Let it read all there is; the text of its error, or nothing."""
+        """Let the query read everything; return the text of its error, or an empty text."""
         self._free.set()
         try:
             self._query.processAllAvailable()
@@ -82,7 +82,7 @@ class HeldStream:
 
 
 def recreate_with_more_rows(bootstrap: str, topic: str, old: int, new: int) -> None:
-    """The same name, another topic; its end is above the position that was reached in the old one."""
+    """Recreate the topic under its name, with an end above the position that was reached in the old one."""
     assert new > old
     delete_topic(bootstrap, topic)
     create_topic(bootstrap, topic)
@@ -90,14 +90,14 @@ def recreate_with_more_rows(bootstrap: str, topic: str, old: int, new: int) -> N
 
 
 class TornLog:
-    """One partition on two of three brokers, whose follower will lead without having everything."""
+    """One partition on two of three brokers, whose follower will become the leader with records missing."""
 
     def __init__(self, cluster: Any, topic: str) -> None:
         self.cluster, self.topic = cluster, topic
         self._admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
 
     def lose(self, lost: list[str], new: list[str], has_read: Callable[[], None]) -> None:
-        """Write rows that only the leader has, wait until they are read, lose them, write others."""
+        """Write rows that only the leader has, wait until they are read, lose them, and write others."""
         state = self._state()
         leader = self._broker(state.leader)
         follower = next(self._broker(each) for each in state.replicas if each != state.leader)

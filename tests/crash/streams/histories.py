@@ -1,9 +1,9 @@
 """Random histories of topics and of a stream that reads them, on real Spark and real Kafka.
 
-Every record has a value of its own and is written down with where it lies, so the truth is plain: without
-loss each record is read exactly once; with loss (topics deleted, made anew, records deleted) nothing is read
-twice and nothing fails, and what is in the log at the end was read. A failing history tells its seed and
-its steps. The same with the engine played in miniature, by the thousand, is in tests/unit.
+Every record has a unique value and is written down with its place, so the expected result is simple. Without
+loss, each record is read exactly once. With loss (topics deleted or recreated, records deleted), nothing is
+read twice, nothing fails, and everything that is in the log at the end was read. A failing history shows its
+seed and its steps. tests/unit runs the same by the thousand, with a miniature of the engine.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NOT_BEGUN = "Python worker failed to connect back"
 
 @dataclass
 class History:
-    """Some topics, one stream over all of them, and everything that ever was written."""
+    """Some topics, one stream over all of them, and everything that was ever written."""
 
     session: SparkSession
     bootstrap: str
@@ -65,7 +65,7 @@ class History:
 
     def add_data(self) -> None:
         refused: list[str] = []
-        # A new one each time: a producer believes for a while in what a topic was before.
+        # A new producer each time, because one believes for a while in what a topic was before.
         producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 1, "log_level": 0})
 
         def note(error: object, message: Any) -> None:
@@ -122,7 +122,7 @@ class History:
             try:
                 found.append(consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30))
             except KafkaException as error:
-                # A topic made a moment ago may have no leader yet.
+                # A topic created a moment ago may have no leader yet.
                 if error.args[0].name() not in ("NOT_LEADER_FOR_PARTITION", "UNKNOWN_TOPIC_OR_PART"):
                     raise
             return bool(found)
@@ -136,18 +136,21 @@ class History:
     # --- what happens to the stream ---------------------------------------------------------------------
 
     def start(self, **trigger: Any) -> None:
-        """Start the query. Spark gives a Python process ten seconds to come up, and on a busy machine that is
-        too little: what never began is begun again, and the story tells so."""
+        """Start the query, again if Spark gave up on a Python process that was slow to start.
+
+        Spark gives the process ten seconds, which is too little on a busy machine. The story notes each such
+        restart.
+        """
         while self._begin(**trigger):
             self.steps.append("(Spark's process was too slow)")
 
     def _begin(self, **trigger: Any) -> bool:
-        """True when Spark gave up on its own process before the source was made."""
+        """Start the query; return True when Spark gave up on its own process before the source was made."""
 
         def keep(batch: DataFrame, number: int) -> None:
             rows = batch.select("topic", "partition", "offset", "value").collect()
             while self.random.random() < self.slowness:
-                time.sleep(0.05)  # the work of a batch, which takes longer than the log stands still
+                time.sleep(0.05)  # the work of a batch, which takes longer than the log stays unchanged
             self.batches[number] = [(row.topic, row.partition, row.offset, bytes(row.value)) for row in rows]
 
         frame = (
@@ -169,14 +172,14 @@ class History:
         return query.exception() is not None and _NOT_BEGUN in str(query.exception())
 
     def run_on(self) -> None:
-        """Let the query read all there is."""
+        """Let the query read everything there is."""
         if self._query is None:
             self.start()
         assert self._query is not None
         self._query.processAllAvailable()
 
     def stop(self) -> None:
-        """In the middle of whatever it does."""
+        """Stop the query in the middle of whatever it does."""
         if self._query is not None:
             self._query.stop()
             self._query = None
@@ -237,7 +240,7 @@ class History:
         assert missing == [], self.story
 
     def list_log(self) -> list[Row]:
-        """What is in the log now, seen by another client."""
+        """Return what is in the log now, as another client sees it."""
         return [
             (topic, partition, row.offset, row.value or b"")
             for topic, count in self.partitions.items()
@@ -246,17 +249,17 @@ class History:
         ]
 
     def delete_all(self) -> None:
-        """The topics of a history that is over only slow the broker down."""
+        """Delete all topics of a finished history, because they only slow the broker down."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         for done in admin.delete_topics(list(self.partitions)).values():
             done.result(timeout=60)
 
 
 class Turmoil(History):
-    """Topics that come and go, are made anew and lose records while the query runs and each batch is slow."""
+    """Topics are created, deleted and recreated and lose records while the query runs slow batches."""
 
     def run_for(self, seconds: float) -> int:
-        """So long, or a little longer; how many changes were made. Raises what the query failed with."""
+        """Run for at least this long; return how many changes were made, or raise the query's error."""
         self.start()
         assert self._query is not None
         changes: list[Callable[[], None]] = [self.create, self.delete, self.recreate, self.delete_records]

@@ -22,7 +22,7 @@ SEED = 20261116
 def test_a_planner_killed_at_any_step_is_replaced_and_every_row_is_read_once(
     kafka: Any, topic: Any, tmp_path: Path
 ) -> None:
-    """T51, F48: the query fails, is started again with its checkpoint, and goes on where it was."""
+    """T51, F48: the query fails, is started again with its checkpoint, and continues where it was."""
     dice = random.Random(SEED)
     with drill(tmp_path / "drill", kafka.bootstrap, topic(PARTITIONS), SEED) as each:
         for step in PLANNER_STEPS:
@@ -51,13 +51,13 @@ def test_a_task_killed_while_it_reads_is_run_again_and_every_row_is_read_once(
 def test_a_driver_killed_at_any_step_goes_on_with_its_checkpoint_and_every_row_is_read_once(
     kafka: Any, topic: Any, tmp_path: Path
 ) -> None:
-    """F48, G16: also between the two logs, and when the rows are out but the batch is not noted as done."""
+    """F48, G16: also between the two logs, and when rows are written but the batch is not noted as done."""
     dice = random.Random(SEED)
     with drill(tmp_path / "drill", kafka.bootstrap, topic(PARTITIONS), SEED, sink="batches") as each:
         for step in (*PLANNER_STEPS, "read", "sink"):
             call = dice.randint(1, 2) if step in ("latestOffset", "reportLatestOffset", "commit") else 1
             moment = "after" if step == "sink" else dice.choice(MOMENTS)
-            # The next round's start is this round's restart: a start costs seconds.
+            # The start of the next round doubles as this round's restart, because a start takes seconds.
             done = each.kill_at(DRIVER, step, moment, call, goes_on=False)
             if step in ("partitions", "read", "sink"):
                 assert done.newest_offset_log == done.newest_commit_log + 1

@@ -18,7 +18,7 @@ SEED = 20261116
 def test_a_stream_reads_on_while_leaders_move_and_a_broker_is_killed(
     kafka3: Any, topic: Any, tmp_path: Path
 ) -> None:
-    """Clean elections cut nothing off; the query does not fail, and every row is read once."""
+    """Clean elections truncate nothing; the query does not fail, and every row is read once."""
     name = topic(PARTITIONS, on=kafka3, factor=3)
     options = {"maxOffsetsPerTrigger": "2000"}
     with drill(

@@ -1,6 +1,6 @@
-"""A running stream whose log becomes another one under the same offsets, on a real Spark and real brokers.
+"""A running stream whose log is replaced under the same offsets, on a real Spark and real brokers.
 
-Spark's own connector notices neither: what it does instead is in docs/proof/stream-comparison.json.
+Spark's own connector notices neither case; docs/proof/stream-comparison.json shows what it does instead.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Hold = Callable[..., HeldStream]
 
 @pytest.fixture
 def hold(spark: SparkSession, tmp_path: Path) -> Iterator[Hold]:
-    """Starts held streams, and stops them whatever happens."""
+    """Yield a function that starts held streams, and stop them whatever happens."""
     streams: list[HeldStream] = []
 
     def make(cluster: Any, topic: str, *, fail: bool) -> HeldStream:
@@ -37,7 +37,7 @@ def hold(spark: SparkSession, tmp_path: Path) -> Iterator[Hold]:
 def test_a_topic_made_anew_with_a_higher_end_is_noticed_by_a_running_stream(
     kafka: Any, topic: Any, hold: Hold
 ) -> None:
-    """T11, B052: with loss checking an error that names it; without, the new topic is read from its start."""
+    """T11, B052: with loss checking an error names it; without, the new topic is read from its start."""
     name = topic()
     produce(kafka.bootstrap, name, [f"old-{number}" for number in range(20)])
     strict, lenient = hold(kafka, name, fail=True), hold(kafka, name, fail=False)
@@ -53,7 +53,7 @@ def test_a_topic_made_anew_with_a_higher_end_is_noticed_by_a_running_stream(
 def test_a_log_cut_off_by_an_unclean_election_is_noticed_by_a_running_stream(
     kafka3: Any, topic: Any, hold: Hold
 ) -> None:
-    """T12: with loss checking an error that names it; without, the log is read on from where it was cut."""
+    """T12: with loss checking an error names the cause; without, the log is read on from the cut."""
     config = {"min_insync_replicas": 1, "unclean_leader_election_enable": "true"}
     name = topic(on=kafka3, factor=2, **config)
     produce(kafka3.bootstrap, name, [f"kept-{number}" for number in range(10)], acks="all")

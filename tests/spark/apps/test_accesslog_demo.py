@@ -1,4 +1,4 @@
-"""The whole application in one command, as `make run` starts it where nobody is at the terminal."""
+"""The whole application in one command, as `make run` starts it when there is no interactive terminal."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TIMEOUT_S = 280
 @pytest.mark.spark
 @pytest.mark.kafka
 def test_the_demo_accounts_for_every_line_finds_attackers_and_leaves_a_report(tmp_path: Path) -> None:
-    """H11: log files of several servers, shippers, Kafka, Spark, SQL, blocklists; it ends by itself."""
+    """H11: log files of several servers, shippers, Kafka, Spark, SQL, blocklists; it ends on its own."""
     out = tmp_path / "demo"
     command = ["accesslog", "demo", "--seconds=8", "--rate=400", "--servers=2", f"--out={out}"]
     outcome = subprocess.run(
@@ -59,13 +59,13 @@ def test_the_demo_accounts_for_every_line_finds_attackers_and_leaves_a_report(tm
 
 
 def read_until(terminal: int, wanted: bytes, read: bytes = b"") -> bytes:
-    """What a program writes to its terminal until it has written this, or until it ends."""
+    """Return what a program writes to its terminal until `wanted` appears, or until it ends."""
     deadline = time.monotonic() + TIMEOUT_S
     while not wanted or wanted not in read:
         assert select.select([terminal], [], [], max(0.0, deadline - time.monotonic()))[0], read.decode()
         try:
             read += os.read(terminal, 65_536)
-        except OSError:  # nobody has the other end open any more
+        except OSError:  # no process has the other end open any more
             return read
     return read
 
@@ -73,7 +73,7 @@ def read_until(terminal: int, wanted: bytes, read: bytes = b"") -> bytes:
 @pytest.mark.spark
 @pytest.mark.kafka
 def test_ctrl_c_at_a_terminal_ends_the_demo_with_its_truth_and_a_report(tmp_path: Path) -> None:
-    """Pressed as soon as numbers are shown, when the simulator and the shippers may not all listen yet."""
+    """Pressed as soon as numbers are shown, when the simulator and the shippers may have no handlers yet."""
     out = tmp_path / "demo"
     command = [sys.executable, "-m", "penstock.cli", "accesslog", "demo", "--rate=200", f"--out={out}"]
     child, terminal = pty.fork()
@@ -81,7 +81,7 @@ def test_ctrl_c_at_a_terminal_ends_the_demo_with_its_truth_and_a_report(tmp_path
         os.execv(command[0], command)
     try:
         read = read_until(terminal, b" lines/s, lag ")
-        os.write(terminal, b"\x03")  # the terminal sends it to all processes in front of it
+        os.write(terminal, b"\x03")  # the terminal sends it to all its foreground processes
         read = read_until(terminal, b"", read)
         _, status = os.waitpid(child, 0)
     except BaseException:
@@ -96,7 +96,7 @@ def test_ctrl_c_at_a_terminal_ends_the_demo_with_its_truth_and_a_report(tmp_path
     with sqlite3.connect(out / "results.db") as database:
         ((lines,),) = database.execute("SELECT COALESCE(SUM(lines), 0) FROM accesslog_counts")
     report = (out / "report.html").read_text()
-    # The first numbers may be of a batch before the first line.
+    # The first numbers may belong to a batch before the first line.
     assert ("<svg" in report) == ("no lines yet" not in report) == (lines > 0), (lines, told)
     assert (out / "truth.csv").read_text().startswith("client,label,class")
     assert "left no truth" not in told
@@ -106,7 +106,7 @@ def test_ctrl_c_at_a_terminal_ends_the_demo_with_its_truth_and_a_report(tmp_path
 def test_the_demo_takes_no_folder_that_it_has_not_made(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
-    """Not even one whose files are called like its own: the guide calls a real database results.db."""
+    """Not even one whose files have the names of its own: the guide calls a real database results.db."""
     mine = tmp_path / name
     mine.parent.mkdir(exist_ok=True)
     mine.write_text("mine")
@@ -134,10 +134,10 @@ def test_the_demo_replaces_its_own_files_and_leaves_others(tmp_path: Path) -> No
 
 
 def list_processes(mark: str) -> dict[int, str]:
-    """Processes that have this text in their environment, with their command lines."""
+    """Return the processes that have this text in their environment, with their command lines."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # one that has just ended
+        with contextlib.suppress(OSError):  # it has just ended
             if mark.encode() in (folder / "environ").read_bytes():
                 found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
     return found
@@ -157,7 +157,7 @@ def list_processes(mark: str) -> dict[int, str]:
 def test_a_signal_while_the_demo_starts_leaves_no_process_and_no_folder(
     tmp_path: Path, moment: str, number: signal.Signals
 ) -> None:
-    """As soon as Kafka's folder is there, as soon as Spark is started, as soon as the servers are."""
+    """It comes as soon as Kafka's folder exists, as soon as Spark is started, as soon as the servers are."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     command = ["accesslog", "demo", "--seconds=60", "--rate=100", "--servers=1", f"--out={tmp_path / 'demo'}"]
@@ -183,7 +183,7 @@ def test_a_signal_while_the_demo_starts_leaves_no_process_and_no_folder(
     finally:
         demo.kill()
         demo.wait()
-    # The servers may write already: then it stops them and reports.
+    # The servers may already be writing. In that case it stops them and reports.
     assert demo.returncode == 128 + number or (moment == "accesslog simulate" and "Report:" in told), told
     assert "Traceback" not in told
     wait_until(lambda: not list_processes(mark), "all processes have ended", 60)

@@ -62,7 +62,8 @@ def read_decisions(database: Path) -> list[dict[str, Any]]:
     return sort_decisions(dict(zip(DECISIONS.names, row, strict=True)) for row in rows)
 
 
-#: Batches that take long enough, however fast the computer is, for whatever waits for the wall clock.
+#: A number of batches that takes long enough, even on a fast computer, for anything that waits for the wall
+#: clock.
 MANY = 400
 
 
@@ -77,7 +78,7 @@ def run(spark: SparkSession, settings: Any, *, batches: int | None = None) -> li
 def test_decisions_are_those_of_the_engine_in_memory_for_any_batches_and_after_a_restart(
     spark: SparkSession, kafka: Any, topic: Any, tmp_path: Path
 ) -> None:
-    """The client, the rule, the line that caused it, the evidence: all columns, and what is counted, too."""
+    """The client, the rule, the causing line, the evidence: all columns agree, and so do the counts."""
     traffic = make_traffic(1)
     expected = decide_in_memory(traffic)
     assert len(expected) > 10
@@ -104,7 +105,7 @@ def test_decisions_are_those_of_the_engine_in_memory_for_any_batches_and_after_a
 def test_each_line_is_parsed_or_a_dead_letter_and_the_audit_finds_them(
     spark: SparkSession, kafka: Any, topic: Any, tmp_path: Path
 ) -> None:
-    """lines = parsed + dead in each partition; a dead letter names its record; late lines are counted."""
+    """In each partition, lines = parsed + dead; a dead letter names its record; late lines are counted."""
     traffic = make_traffic(2, benign=700)
     name = topic(len(traffic))
     send_traffic(kafka.bootstrap, name, traffic)
@@ -130,7 +131,7 @@ def test_each_line_is_parsed_or_a_dead_letter_and_the_audit_finds_them(
 def test_lines_that_are_in_no_second_are_told(
     spark: SparkSession, kafka: Any, topic: Any, tmp_path: Path
 ) -> None:
-    """Requests in all seconds and lines too late for theirs are the lines that were parsed."""
+    """The requests in all seconds plus the lines too late for theirs are the lines that were parsed."""
     name, database = topic(1), tmp_path / "results.db"
     lines = [("web-1", write_line(Request(second, "192.0.2.1"))) for second in (0, 3600, 3601, 1)]
     send_traffic(kafka.bootstrap, name, {0: lines})
@@ -154,7 +155,7 @@ def test_a_line_from_the_future_is_at_most_a_minute_later_than_its_record(
 def test_a_record_whose_time_is_no_time_is_a_line_like_any_other(
     spark: SparkSession, kafka: Any, topic: Any, tmp_path: Path
 ) -> None:
-    """A broker takes such numbers: very negative ones always, very large ones where the topic allows it."""
+    """A broker accepts such numbers: very negative ones always, very large ones where the topic allows it."""
     default = topic(1, retention_ms=-1)
     lenient = topic(1, retention_ms=-1, message_timestamp_after_max_ms=2**63 - 1)
     lines = [write_line(Request(second, "192.0.2.1", "/.env")) for second in range(3)]
@@ -171,7 +172,7 @@ def test_a_record_whose_time_is_no_time_is_a_line_like_any_other(
 def test_a_partition_without_lines_is_waited_for_until_it_is_decided_that_it_is_idle(
     spark: SparkSession, kafka: Any, topic: Any, tmp_path: Path
 ) -> None:
-    """The decision and its time are stored with what it released; lines that come later are moved up."""
+    """The decision and its time are stored with the lines that it released; later lines are moved up."""
     name, database = topic(2), tmp_path / "results.db"
     secret = [("web-1", write_line(Request(n, "192.0.2.9", "/.env"))) for n in range(5)]
     send_traffic(kafka.bootstrap, name, {0: secret})
@@ -197,7 +198,7 @@ def test_a_partition_without_lines_is_waited_for_until_it_is_decided_that_it_is_
 def test_a_silent_partition_that_is_behind_is_waited_for(
     spark: SparkSession, kafka: Any, topic: Any, tmp_path: Path
 ) -> None:
-    """Lines that come when a batch is planned already: it would let the others go without them."""
+    """Lines arrive when a batch is already planned: that batch would go ahead without them."""
     name, database = topic(2), tmp_path / "results.db"
     send_traffic(kafka.bootstrap, name, {0: [("web-1", write_line(Request(50, "192.0.2.9", "/.env")))]})
     run(spark, make_settings(kafka.bootstrap, name, str(database), tmp_path, idle_after=None))
@@ -219,7 +220,7 @@ def test_a_silent_partition_that_is_behind_is_waited_for(
 def test_a_partition_of_nothing_but_dead_letters_is_not_waited_for(
     spark: SparkSession, kafka: Any, topic: Any, tmp_path: Path
 ) -> None:
-    """Time goes on while nonsense comes."""
+    """Time advances while only nonsense arrives."""
     name, database = topic(2), tmp_path / "results.db"
     secret = [("web-1", write_line(Request(n, "192.0.2.9", "/.env"))) for n in range(5)]
     send_traffic(kafka.bootstrap, name, {0: secret, 1: [("web-2", b"nonsense")] * 300})
@@ -234,7 +235,7 @@ def test_a_partition_of_nothing_but_dead_letters_is_not_waited_for(
 def test_bans_go_on_when_the_computers_clock_was_set_back(
     spark: SparkSession, kafka: Any, topic: Any, tmp_path: Path
 ) -> None:
-    """Partition 1 was last seen an hour from now, and is silent: it is waited for as any other."""
+    """Partition 1 was last seen an hour from now, and is silent: it is waited for like any other."""
     name, database = topic(2), tmp_path / "results.db"
     settings = make_settings(kafka.bootstrap, name, str(database), tmp_path, idle_after="300ms")
     benign = {number: [("web-1", write_line(Request(0, "192.0.2.1")))] for number in (0, 1)}
@@ -250,7 +251,7 @@ def test_bans_go_on_when_the_computers_clock_was_set_back(
 def test_bans_go_on_after_a_producer_whose_clock_was_a_day_ahead(
     spark: SparkSession, kafka: Any, topic: Any, tmp_path: Path
 ) -> None:
-    """Lines come all the time, so nothing is silent; the time of the log goes on."""
+    """Lines arrive all the time, so no partition is silent; the log's time advances."""
     name, database = topic(1, message_timestamp_after_max_ms=2**63 - 1), tmp_path / "results.db"
     settings = make_settings(kafka.bootstrap, name, str(database), tmp_path, idle_after="300ms")
     ahead = time.time() + 86_400
@@ -302,7 +303,7 @@ def test_an_order_lets_a_client_go_from_a_moment_of_the_log_on_that_is_stored(
 def test_what_a_shipper_has_taken_back_is_not_counted(
     spark: SparkSession, kafka: Any, topic: Any, tmp_path: Path
 ) -> None:
-    """Lines of a transaction that was aborted are no lines."""
+    """Lines of an aborted transaction do not count."""
     name, database = topic(1), tmp_path / "results.db"
     for outcome in ("abort_transaction", "commit_transaction"):
         producer = open_transaction(kafka.bootstrap)
@@ -315,7 +316,7 @@ def test_what_a_shipper_has_taken_back_is_not_counted(
 
 
 def test_a_database_holds_one_pipeline(spark: SparkSession, kafka: Any, topic: Any, tmp_path: Path) -> None:
-    """State is cut into lanes and clocks are of a topic: other settings would make nonsense of it."""
+    """State is divided into lanes and clocks belong to a topic, so other settings would corrupt it."""
     name, other, database = topic(1), topic(1), tmp_path / "results.db"
     run(spark, make_settings(kafka.bootstrap, name, str(database), tmp_path))
     for change, what in (({"lanes": 7}, "lanes"), ({"topic": other}, "topic")):
@@ -330,7 +331,7 @@ def test_a_database_holds_one_pipeline(spark: SparkSession, kafka: Any, topic: A
 def test_a_restart_between_any_two_batches_changes_nothing(
     spark: SparkSession, kafka: Any, topic: Any, tmp_path: Path
 ) -> None:
-    """Lines that arrive while it runs, in several sendings: as if they had been there from the beginning."""
+    """Lines that arrive in portions while it runs give the same result as if all had been there before."""
     traffic = make_traffic(3, benign=600)
     name, database = topic(len(traffic)), tmp_path / "results.db"
     settings = make_settings(kafka.bootstrap, name, str(database), tmp_path, idle_after=None)
@@ -343,14 +344,14 @@ def test_a_restart_between_any_two_batches_changes_nothing(
 
 
 def write_now(client: str, path: str = "/.env") -> bytes:
-    """A line of this moment, so that its ban has not ended."""
+    """Return a line with the current time, so that its ban has not ended."""
     return write_line(Request(time.time() - START, client, path, 404))
 
 
 def test_the_first_lines_of_an_empty_topic_are_looked_at_before_anything_is_decided_about_them(
     spark: SparkSession, kafka: Any, topic: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One line is not enough: what it leads to waits, and is decided when the time to wait is over."""
+    """One line is not enough: its consequences wait, and are decided when the waiting time is over."""
     name, database = topic(2), tmp_path / "results.db"
     changes = {"log_format": "combined", "idle_after": "100ms"}
     settings = make_settings(kafka.bootstrap, name, str(database), tmp_path, **changes)
@@ -381,7 +382,7 @@ def test_the_first_lines_of_an_empty_topic_are_looked_at_before_anything_is_deci
 def test_the_live_line_says_what_the_lists_hold_also_after_a_restart(
     spark: SparkSession, kafka: Any, topic: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Lines come in one batch, decisions in a later one; then nothing comes, and a run begins anew."""
+    """Lines come in one batch and decisions in a later one. Then nothing comes, and the run restarts."""
     name, database, seconds = topic(1), tmp_path / "results.db", 0.0
     lines = [write_now(f"203.{n}.113.7") for n in range(6)] + [write_now("10.0.0.5")]
     send_traffic(kafka.bootstrap, name, {0: [("web-1", line) for line in lines]})
@@ -409,11 +410,11 @@ def test_the_live_line_says_what_the_lists_hold_also_after_a_restart(
 def test_brokers_that_are_away_when_the_lag_is_asked_for_end_nothing(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is only shown: the next batch waits the outage out, or gives up after its own time."""
+    """The lag is only displayed: the next batch waits the outage out, or gives up after its own limit."""
     monkeypatch.setattr(pipeline_module, "_LAG_TIMEOUT_MS", 300)
     monkeypatch.setattr(DirectStream, "planned", StreamPosition({TopicPartition("log", 0): 5}))
     create_tables(str(tmp_path / "results.db"))
-    with socket.socket() as nobody:  # bound, and never listening
+    with socket.socket() as nobody:  # bound, but never listening
         nobody.bind(("127.0.0.1", 0))
         bootstrap = f"127.0.0.1:{nobody.getsockname()[1]}"
         settings = make_settings(bootstrap, "log", str(tmp_path / "results.db"), tmp_path)

@@ -37,7 +37,7 @@ from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("accesslog_kernels")]
 
-#: A run that is killed at the first call of a step of the sender of decisions.
+#: A run that is killed at the first call of one step of the decision sender.
 DYING = """
 import os, signal, sys
 from penstock.apps.accesslog.blocking.decisions_topic import DecisionsTopic
@@ -87,7 +87,7 @@ def test_a_run_tells_its_numbers_in_plain_lines_and_keeps_blocklists(
 def test_decisions_are_in_their_topic_with_their_ids_whenever_a_run_was_killed(
     kafka: Any, topic: Any, tmp_path: Path
 ) -> None:
-    """Killed before they are sent, and when they were sent and that is not noted yet; then let run."""
+    """Killed before they are sent, and after they were sent but before that is noted; then left to run."""
     traffic = make_traffic(8, benign=300)
     name, decisions, database = topic(len(traffic)), topic(1), tmp_path / "results.db"
     send_traffic(kafka.bootstrap, name, traffic)
@@ -132,7 +132,7 @@ def test_a_topic_that_is_not_there_is_told_before_anything_is_made_or_started(
     assert not (tmp_path / "results.db").exists()
 
 
-#: Visitors enough for the first look: decisions do not wait for more of them.
+#: Enough visitors for the first look, so that decisions do not wait for more of them.
 VISITS = [("web-1", write_line(Request(0, f"198.51.{n}.7"))) for n in range(ENOUGH_LINES)]
 
 
@@ -163,9 +163,9 @@ def test_a_signal_ends_a_run_after_its_batch_and_the_next_one_goes_on(
 
 
 def test_a_signal_to_all_its_processes_is_the_commands_alone(kafka: Any, topic: Any, tmp_path: Path) -> None:
-    """As `timeout` and most supervisors send it: Spark is there to finish the batch, and gone at the end.
+    """As `timeout` and most supervisors send it: Spark stays to finish the batch, and is gone at the end.
 
-    A batch that lasts is told, and so is that a stop waits for it.
+    A long batch is reported, and so is that a stop waits for it.
     """
     name = topic(1)
     line = write_line(Request(0, "192.0.2.1", "/.env"))
@@ -183,10 +183,10 @@ def test_a_signal_to_all_its_processes_is_the_commands_alone(kafka: Any, topic: 
         batches = database.run(read_last_batch)[1]
         wait_until(lambda: database.run(read_last_batch)[1] > batches, "the batch with the lines is done")
         java = list_children(running.pid, "java")
-        os.kill(java[0], signal.SIGSTOP)  # so that the next batch lasts until it is let go on
+        os.kill(java[0], signal.SIGSTOP)  # so that the next batch lasts until the process is resumed
         send_traffic(kafka.bootstrap, name, {0: [("web-1", write_line(Request(9, "192.0.2.2", "/")))]})
         assert running.stdout is not None
-        # The one that cannot end may be one without lines that had begun.
+        # The batch that cannot end may be one without lines that had already begun.
         later = re.compile(r"a batch (of 1 offset )?has been running for 1\d s")
         is_told = any(later.match(line) for line in running.stdout)
         os.killpg(running.pid, signal.SIGTERM)
@@ -209,10 +209,10 @@ def test_a_signal_to_all_its_processes_is_the_commands_alone(kafka: Any, topic: 
 
 
 def list_children(parent: int, program: str) -> list[int]:
-    """The processes that this one has started with a program of this name."""
+    """Return the processes that this one has started with a program of this name."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # one that has just ended
+        with suppress(OSError):  # it has just ended
             name, _, rest = stat.read_text().partition("(")[2].rpartition(")")
             if name == program and int(rest.split()[1]) == parent:
                 found.append(int(stat.parent.name))
@@ -256,7 +256,7 @@ def test_a_format_that_takes_hosts_for_clients_is_refused_before_anything_is_mad
 
 
 def test_a_client_that_fills_one_partition_has_most_of_the_sample(kafka: Any, topic: Any) -> None:
-    """The client is the key: as many lines of each partition would hide it among the others."""
+    """The client is the key: a sample of equally many lines per partition would hide it among the others."""
     name = topic(4)
     proxied = write_line(Request(0, "10.0.0.5")) + b' "203.0.113.9"'
     traffic = {0: [("web-1", proxied)] * (SAMPLE_LINES + 1000)}

@@ -1,4 +1,4 @@
-"""The demonstration that `make run` is: it counts, compares, ends by itself and leaves nothing running."""
+"""The demonstration that `make run` starts: it counts, compares, ends itself and leaves nothing running."""
 
 from __future__ import annotations
 

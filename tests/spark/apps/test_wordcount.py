@@ -1,4 +1,4 @@
-"""The word count of the first page: one command on Kafka, and the same on a queue of one's own."""
+"""The word count of the first page: one command on Kafka, and the same on a queue of your own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TWICE = {(word, 2 * count) for word, count in ONCE}
 
 
 def read_console(text: str) -> dict[int, set[tuple[str, int]]]:
-    """What the console sink printed: each batch's rows, whatever their order."""
+    """Return the rows of each batch that the console sink printed, in any order."""
     found: dict[int, set[tuple[str, int]]] = {}
     for number, table in re.findall(r"-{20,}\nBatch: (\d+)\n-{20,}\n(.*?)\n\n", text, re.DOTALL):
         assert "|value" in table

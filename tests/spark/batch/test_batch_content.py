@@ -41,7 +41,7 @@ KAFKA_ROW = [
 
 #: Four hours around the end of summer time in New York: 01:30 comes twice there.
 AUTUMN_MS = [1_699_155_000_000 + hour * 3_600_000 for hour in range(4)]
-#: The same around its beginning, where 02:30 never comes.
+#: The same around the start of summer time, where 02:30 never comes.
 SPRING_MS = [1_710_052_200_000 + hour * 3_600_000 for hour in range(4)]
 
 
@@ -60,7 +60,7 @@ def test_a_row_has_the_columns_and_types_of_a_kafka_row(load: Load, kafka: Any, 
 
 
 def test_headers_keep_their_order_and_their_repeated_keys(load: Load, kafka: Any, topic: Any) -> None:
-    """B050, T25: none is null, several keep order, the same key twice stays twice; null and empty differ."""
+    """B050, T25: none is null, several keep their order, a repeated key stays; null and empty differ."""
     name = topic()
     produce(kafka.bootstrap, name, ["none"])
     produce(
@@ -99,7 +99,7 @@ def test_null_and_empty_keys_and_values_stay_apart(load: Load, kafka: Any, topic
 def test_committed_reads_wait_for_the_commit_and_never_show_aborted_rows(
     load: Load, kafka: Any, topic: Any
 ) -> None:
-    """B044: nothing before the commit, all after it, aborted rows never, later commits are found."""
+    """B044: nothing before the commit, everything after it, aborted rows never; later commits are found."""
     name = topic()
     frame = load(name, kafka__isolation__level="read_committed")
     producer = open_transaction(kafka.bootstrap)
@@ -140,7 +140,7 @@ def test_uncommitted_reads_show_every_row_and_no_marker(load: Load, kafka: Any, 
 def test_a_time_too_large_for_the_column_is_an_error_with_its_place(
     load: Load, kafka: Any, topic: Any
 ) -> None:
-    """B049: names topic, partition, offset and value; without the column the row is readable."""
+    """B049: the error names topic, partition, offset and value; without the column the row is readable."""
     name = topic(message_timestamp_after_max_ms=2**63 - 1, retention_ms=-1)
     huge_ms = 2**62
     produce(kafka.bootstrap, name, ["fine"], timestamp_ms=1_700_000_000_000)
@@ -156,7 +156,7 @@ def test_a_time_too_large_for_the_column_is_an_error_with_its_place(
 
 
 def test_upper_case_topics_are_not_lowered(load: Load, kafka: Any, topic: Any) -> None:
-    """T29: in every option that names a topic."""
+    """T29: this holds in every option that names a topic."""
     name = topic(name="UPPER.Topic")
     produce(kafka.bootstrap, name, ["a", "b", "c"])
     json_start, json_end = f'{{"{name}":{{"0":1}}}}', f'{{"{name}":{{"0":3}}}}'
@@ -210,7 +210,7 @@ def test_a_program_elsewhere_that_only_names_the_format_reads_the_same_times(kaf
         timeout=280,
     )
     assert run.returncode == 0, run.stderr
-    # Spark takes the zone of the machine, so the texts show the repeated hour; the instants do not move.
+    # Spark uses the machine's time zone, so the texts show the repeated hour; the instants do not move.
     texts = ["2023-11-04 23:30:00", "2023-11-05 00:30:00", "2023-11-05 01:30:00", "2023-11-05 01:30:00"]
     assert "ZONE America/New_York" in run.stdout
     assert "IMPORTED []" in run.stdout

@@ -1,4 +1,4 @@
-"""What a batch read does when offsets it was asked for are gone or not there yet."""
+"""What a batch read does when offsets it was asked for are gone or do not exist yet."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_rows_that_aged_out_fail_the_read_or_are_left_out_once(load: Load, kafka
 def test_retention_between_planning_and_reading_is_an_error_with_the_lost_range(
     load: Load, kafka: Any, topic: Any
 ) -> None:
-    """T15, F43: the frame was planned before the rows went; without loss checking the rest comes once."""
+    """T15, F43: the frame was planned before the rows went; without loss checking the rest is read once."""
     name = topic()
     produce(kafka.bootstrap, name, [str(n) for n in range(10)])
     strict = load(name, startingOffsets=start_at(name, 2))
@@ -57,9 +57,9 @@ def test_retention_between_planning_and_reading_is_an_error_with_the_lost_range(
 def test_retention_that_overtakes_the_reader_is_met_inside_the_range(
     kafka: Any, topic: Any, fail_on_data_loss: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """T15, F42: rows already returned stay; the gap is an error or a logged step, exact; none comes twice."""
+    """T15, F42: rows already returned stay; the gap is an exact error or log entry; no row comes twice."""
     name = topic()
-    for n in range(20):  # a batch each, one per answer
+    for n in range(20):  # one batch each, one per answer
         produce(kafka.bootstrap, name, [b"%02d" % n + bytes(2000)])
     wanted = RangeOrder(name, 0, At(0), At(20))
     order = WorkOrder(
@@ -91,7 +91,7 @@ def test_retention_that_overtakes_the_reader_is_met_inside_the_range(
 def test_an_end_beyond_the_log_fails_before_anything_is_read_and_names_the_end(
     load: Load, kafka: Any, topic: Any
 ) -> None:
-    """T17: planned with the poll timeout of two minutes that a user has; loss checking on and off."""
+    """T17: planned with a user's poll timeout of two minutes; loss checking on and off."""
     name = topic()
     produce(kafka.bootstrap, name, ["a", "b", "c"])
     options = {"endingOffsets": start_at(name, 50), "fetchOffset__retryIntervalMs": 10}
@@ -102,7 +102,7 @@ def test_an_end_beyond_the_log_fails_before_anything_is_read_and_names_the_end(
 
 
 def test_a_task_whose_range_goes_beyond_the_log_fails_and_never_reads_short(kafka: Any, topic: Any) -> None:
-    """T17, F21: the log was cut back after planning; the wait is the option's, and its end no end of data."""
+    """T17, F21: the log was cut back after planning; the option limits the wait, whose end is an error."""
     name = topic()
     produce(kafka.bootstrap, name, ["a", "b", "c"])
     order = WorkOrder(
@@ -119,7 +119,7 @@ def test_a_task_whose_range_goes_beyond_the_log_fails_and_never_reads_short(kafk
 def test_a_topic_deleted_before_it_is_read_is_an_error_that_names_it(
     load: Load, kafka: Any, topic: Any
 ) -> None:
-    """B305: planned, then deleted; the text says which topic is gone, and that `read` found out."""
+    """B305: planned, then deleted; the error says which topic is gone, and that `read` found out."""
     from penstock.kafka.metadata import topic_admin
 
     name = topic()

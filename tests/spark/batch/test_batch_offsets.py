@@ -1,4 +1,4 @@
-"""From where to where a batch read goes, on a real Spark and a real broker."""
+"""Where a batch read starts and ends, on a real Spark and a real broker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.spark.conftest import Load
 from tests.spark.rows import offsets, span
 from tests.support.kafka.topic_filling import delete_before, produce
 
-#: Times of the records in `timed`: number n of each partition was made at FIRST_MS + n seconds.
+#: Times of the records in `timed`: record n of each partition has the time FIRST_MS + n seconds.
 FIRST_MS = 1_700_000_000_000
 
 
@@ -23,7 +23,7 @@ def fill(kafka: Any, topic: str, counts: Sequence[int]) -> None:
 
 @pytest.fixture
 def timed(kafka: Any, topic: Any) -> str:
-    """Two partitions with the times FIRST_MS, +1 s, ... +4 s each."""
+    """Return a topic of two partitions with the times FIRST_MS, +1 s, ... +4 s in each."""
     name = topic(2, retention_ms=-1)
     for partition in (0, 1):
         for n in range(5):
@@ -55,7 +55,7 @@ def test_a_frame_that_is_used_again_sees_the_rows_written_since(load: Load, kafk
 
 
 def test_fixed_ends_stay_and_latest_ends_move(load: Load, kafka: Any, topic: Any) -> None:
-    """B087: one end a number, one end -1."""
+    """B087: one end is a number, one end is -1."""
     name = topic(2)
     fill(kafka, name, [5, 5])
     frame = load(name, startingOffsets=at(name, -2, 2), endingOffsets=at(name, 3, -1))
@@ -115,7 +115,7 @@ def test_one_time_can_hold_for_all_partitions(load: Load, timed: str) -> None:
 
 
 def test_a_start_time_that_no_record_has_is_an_error(load: Load, timed: str) -> None:
-    """B094, F24: fails by default, starts at the end when told so."""
+    """B094, F24: it fails by default and starts at the end when an option says so."""
     late = FIRST_MS + 60_000
     with pytest.raises(Exception, match=r"\[NO_OFFSET_FOR_TIMESTAMP\]"):
         load(timed, startingTimestamp=late).collect()
@@ -123,13 +123,13 @@ def test_a_start_time_that_no_record_has_is_an_error(load: Load, timed: str) -> 
 
 
 def test_an_end_time_that_no_record_has_reads_to_the_end(load: Load, timed: str) -> None:
-    """B095: the partition whose records are all older is read whole."""
+    """B095: a partition whose records are all older is read whole."""
     frame = load(timed, endingOffsetsByTimestamp=at(timed, FIRST_MS + 60_000, FIRST_MS + 1000))
     assert offsets(frame) == span(0, 0, 5) + span(1, 0, 1)
 
 
 def test_one_time_for_all_beats_times_beat_offsets(load: Load, timed: str) -> None:
-    """B096: precedence, at both ends, also over an option that would be an error."""
+    """B096: the precedence holds at both ends, even over an option that would be an error."""
     times = {
         "startingOffsetsByTimestamp": at(timed, FIRST_MS + 2000, FIRST_MS + 2000),
         "endingOffsetsByTimestamp": at(timed, FIRST_MS + 4000, FIRST_MS + 4000),
@@ -152,7 +152,7 @@ def test_a_frame_used_twice_in_one_query_gives_its_rows_twice(load: Load, kafka:
 
 
 def test_a_frame_that_is_used_again_starts_at_the_new_beginning(load: Load, kafka: Any, topic: Any) -> None:
-    """B098: the start is bound at execution, with and without a task count, loss checking on."""
+    """B098: the start is bound at execution, with and without a task count, with loss checking on."""
     name = topic()
     fill(kafka, name, [10])
     frame, split = load(name), load(name, minPartitions=3)
@@ -163,9 +163,9 @@ def test_a_frame_that_is_used_again_starts_at_the_new_beginning(load: Load, kafk
 
 
 def test_bad_options_fail_at_load(load: Load) -> None:
-    """B099, B101: before any read, with the condition in the text."""
+    """B099, B101: before any read, with the condition in the error."""
     with pytest.raises(Exception, match=r"\[START_AT_LATEST\]"):
-        load("t", startingOffsets="latest").collect()  # `load` cannot know that this will be no stream
+        load("t", startingOffsets="latest").collect()  # `load` cannot know that this will not be a stream
     with pytest.raises(Exception, match=r"\[START_AT_LATEST\]"):
         load("t", startingOffsets='{"t":{"0":-1}}', endingOffsets="latest")
     with pytest.raises(Exception, match=r"\[END_AT_EARLIEST\]"):
@@ -175,7 +175,7 @@ def test_bad_options_fail_at_load(load: Load) -> None:
 
 
 def test_start_and_end_must_name_the_partitions_there_are(load: Load, kafka: Any, topic: Any) -> None:
-    """B100: too few at the start, another one at the end."""
+    """B100: too few partitions at the start, another one at the end."""
     name = topic(2)
     fill(kafka, name, [3, 3])
     condition = r"\[KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED\]"
@@ -198,7 +198,7 @@ def test_a_start_behind_the_log_is_refused(load: Load, timed: str) -> None:
 
 
 def test_a_task_count_gives_so_many_tasks_and_every_row_once(load: Load, kafka: Any, topic: Any) -> None:
-    """B104, F30: also when the frame runs again after new data, also in a partition that was empty."""
+    """B104, F30: even when the frame runs again after new data, and in a partition that was empty."""
     name = topic(3)
     fill(kafka, name, [60, 30, 0])
     frame = load(name, minPartitions=6)

@@ -15,7 +15,7 @@ from tests.support.kafka.topic_filling import produce
 
 
 def test_option_names_do_not_depend_on_case(spark: SparkSession, kafka: Any, topic: Any) -> None:
-    """B073, B308: ours and Kafka's, in any mixture; what they say keeps its case."""
+    """B073, B308: ours and Kafka's, in any mixture; option values keep their case."""
     name = topic(name="Case")
     produce(kafka.bootstrap, name, ["a", "b", "c"])
     reader = spark.read.format("penstock").option("KAFKA.Bootstrap.SERVERS", kafka.bootstrap)
@@ -35,7 +35,7 @@ def test_an_unknown_option_fails_at_load_with_the_one_that_was_meant(load: Load)
 
 @pytest.mark.usefixtures("kafka", "topic")
 def test_errors_of_planning_and_reading_name_their_condition(load: Load) -> None:
-    """B305: a topic that is not there fails in `partitions`, by name; the text has condition and advice."""
+    """B305: a missing topic fails in `partitions`, by name; the error has condition and advice."""
     with pytest.raises(Exception, match=r"\[UNKNOWN_TOPIC\].*not-there.*Create it") as caught:
         load("not-there", fetchOffset__numRetries=1).collect()
     assert ", in partitions\n" in str(caught.value)
@@ -72,7 +72,7 @@ _HEAVY = ("numba", "pyarrow", "pandas", "numpy", "kafka", "crc32c", "cramjam", "
 
 
 def test_looking_the_format_up_imports_nothing_heavy() -> None:
-    """Spark imports our module at every look-up of any Python source, also of other people's."""
+    """Spark imports our module whenever it looks up any Python source, including other people's."""
     program = (
         "import sys, pyspark.sql.datasource; before = set(sys.modules); import pyspark_penstock;"
         "print(*{name.split('.')[0] for name in set(sys.modules) - before})"
@@ -84,6 +84,6 @@ def test_looking_the_format_up_imports_nothing_heavy() -> None:
 
 
 def test_what_is_not_there_yet_says_so(load: Load, topic: Any) -> None:
-    """Writes end in our own sentence, not in what Spark makes of a missing method."""
+    """Writes end in our own message, not in what Spark makes of a missing method."""
     with pytest.raises(Exception, match=r"\[NOT_YET\] Writing"):
         load(topic()).write.format("penstock").mode("append").save()

@@ -1,4 +1,4 @@
-"""A task that fails and is tried again by Spark, which a session with one attempt per task cannot show."""
+"""A task that fails and is retried by Spark, which a session with one attempt per task cannot show."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ spark.stop()
 def test_a_task_that_is_tried_again_gives_every_row_once(
     proxied_kafka: tuple[Any, FaultProxy], topic: Any
 ) -> None:
-    """B158: the first attempt times out on an answer that is held back, the second one reads it all."""
+    """B158: the first attempt times out on an answer that is held back; the second one reads everything."""
     cluster, proxy = proxied_kafka
     name = topic(on=cluster)
     produce(proxy.bootstrap, name, [str(n) for n in range(200)])

@@ -15,7 +15,7 @@ import pytest
 from penstock.cluster.processes.python_launcher import make_launcher
 from tests.support.kafka.topic_filling import produce
 
-#: Runs at the start of every Python process: all loggers at DEBUG, into one file per process.
+#: Runs at the start of every Python process: sets all loggers to DEBUG, into one file per process.
 _EVERYTHING_LOGGED = """
 import logging, os
 file = os.path.join(os.environ["PLANTED_LOGS"], f"{os.getpid()}.log")
@@ -63,7 +63,7 @@ def jaas(mechanism: str, user: str, password: str, quote: str = '"') -> str:
 
 @pytest.fixture
 def world(tmp_path: Path) -> dict[str, str]:
-    """An environment in which every Python process logs at DEBUG."""
+    """Return an environment in which every Python process logs at DEBUG."""
     (tmp_path / "site").mkdir()
     (tmp_path / "logs").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(_EVERYTHING_LOGGED)

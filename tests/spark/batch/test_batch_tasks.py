@@ -20,7 +20,7 @@ from tests.support.kafka.topic_filling import commit_offsets, produce
 
 
 def plan(kafka: Any, topic: str, **options: object) -> list[WorkPartition]:
-    """The tasks as Spark would get them."""
+    """Return the tasks as Spark would get them."""
     texts = {"kafka.bootstrap.servers": kafka.bootstrap, "subscribe": topic}
     texts |= {key.replace("__", "."): str(text) for key, text in options.items()}
     found = BatchReader(parse_batch_options(texts, unique=uuid.uuid4().hex)).partitions()
@@ -33,7 +33,7 @@ def per_partition(topic: str, *numbers: int) -> str:
 
 
 def test_one_partition_is_one_task(load: Load, kafka: Any, topic: Any) -> None:
-    """F30: without an option; and Kafka's word for it is refused with a hint."""
+    """F30: one without an option; Kafka's word for the option is refused with a hint."""
     name = topic(3)
     produce(kafka.bootstrap, name, ["a", "b"], partition=1)
     assert load(name).rdd.getNumPartitions() == 3
@@ -61,7 +61,7 @@ def test_a_partition_without_anything_to_read_gets_no_task(load: Load, kafka: An
 
 
 def test_small_ranges_share_a_task_when_asked(load: Load, kafka: Any, topic: Any) -> None:
-    """Many small partitions, few tasks, every row once; also those that come later."""
+    """Many small partitions make few tasks, and every row comes once, including rows that arrive later."""
     name = topic(7)
     for partition in range(6):
         produce(kafka.bootstrap, name, ["x"] * 10, partition=partition)
@@ -125,7 +125,7 @@ def test_each_query_reads_everything_with_a_group_of_its_own(load: Load, kafka: 
 
 
 def test_a_read_can_start_where_a_group_stopped_or_near_the_end(load: Load, kafka: Any, topic: Any) -> None:
-    """The words of ours: committed, the last so many offsets, the last so many minutes."""
+    """Our own options: committed, the last so many offsets, the last so many minutes."""
     name = topic(2, retention_ms=-1)
     produce(kafka.bootstrap, name, ["old"] * 5, timestamp_ms=1_700_000_000_000)
     produce(kafka.bootstrap, name, ["new"] * 5)
@@ -141,12 +141,12 @@ def test_a_read_can_start_where_a_group_stopped_or_near_the_end(load: Load, kafk
 
 
 def test_a_pattern_takes_whole_names_and_no_internal_topic(load: Load, kafka: Any, topic: Any) -> None:
-    """B11, A17: `test` does not take `test2`, and `.*` does not take the brokers' own topics."""
+    """B11, A17: `test` does not match `test2`, and `.*` does not match the brokers' own topics."""
     name = topic(name="pattern")
     longer = topic(name=name)
     for each in (name, longer):
         produce(kafka.bootstrap, each, ["x"])
-    commit_offsets(kafka.bootstrap, f"group-{uuid.uuid4().hex}", name, 1)  # makes the internal topic
+    commit_offsets(kafka.bootstrap, f"group-{uuid.uuid4().hex}", name, 1)  # creates the internal topic
     assert {row.topic for row in load(None, subscribePattern=name).collect()} == {name}
     both = {row.topic for row in load(None, subscribePattern=f"{name}.*").collect()}
     assert both == {name, longer}
@@ -156,7 +156,7 @@ def test_a_pattern_takes_whole_names_and_no_internal_topic(load: Load, kafka: An
 
 
 def test_a_reader_loads_no_pandas_and_is_kept_out_of_its_workers_collections(kafka: Any, topic: Any) -> None:
-    """PySpark collects garbage after every task; a worker that has read does not walk numba each time.
+    """PySpark collects garbage after every task, and a worker that has read must not walk numba each time.
 
     Pandas would take a second of every worker's start, and some calls of pyarrow load it unasked.
     """

@@ -30,7 +30,7 @@ def proxy(proxied_kafka: tuple[Any, FaultProxy]) -> Iterator[FaultProxy]:
 
 @pytest.fixture
 def big(proxied_kafka: tuple[Any, FaultProxy], topic: Any) -> str:
-    """5000 records of 4 kB: 20 MB, more than the sockets between broker, worker and JVM hold."""
+    """Return a topic of 5000 records of 4 kB: 20 MB, more than the sockets up to the JVM can buffer."""
     name: str = topic(on=proxied_kafka[0])
     produce(proxied_kafka[1].bootstrap, name, (os.urandom(4096) for _ in range(5000)))
     return name
@@ -57,7 +57,7 @@ def test_planning_fetches_no_record(
 def test_a_worker_that_dies_fails_its_task_with_a_readable_message(
     load: Load, proxy: FaultProxy, big: str, death: signal.Signals
 ) -> None:
-    """B307, T51: killed while it waits for the broker; the query ends, and the next one works."""
+    """B307, T51: it is killed while it waits for the broker; the query fails, and the next one works."""
     frame = load(big, on=proxy)
     proxy.hold_answers(api_keys={FETCH})
     with ThreadPoolExecutor(1) as thread:
@@ -77,7 +77,7 @@ def test_a_worker_that_dies_fails_its_task_with_a_readable_message(
 
 
 def test_a_query_that_has_enough_stops_reading(load: Load, proxy: FaultProxy, big: str) -> None:
-    """F40: a limit ends the reading early and leaves no question unanswered at the broker."""
+    """F40: a limit ends the reading early and leaves no request unanswered at the broker."""
     frame = load(big, on=proxy, kafka__max__partition__fetch__bytes=65536)
     assert frame.count() == 5000
     before = proxy.counts.requests[FETCH]
@@ -89,7 +89,7 @@ def test_a_query_that_has_enough_stops_reading(load: Load, proxy: FaultProxy, bi
 def test_a_cancelled_query_stops_reading(
     spark: SparkSession, load: Load, proxy: FaultProxy, big: str
 ) -> None:
-    """F40: cancelled in the middle; its connection is closed, and the same frame can be read again."""
+    """F40: it is cancelled in the middle; its connection is closed, and the same frame can be read again."""
     frame = load(big, on=proxy, kafka__max__partition__fetch__bytes=65536)
     before = proxy.counts.requests[FETCH]
     proxy.delay(100, direction="answers", api_keys={FETCH})
@@ -111,7 +111,7 @@ def test_a_cancelled_query_stops_reading(
 
 
 def test_two_queries_at_once_both_get_everything(load: Load, proxy: FaultProxy, big: str) -> None:
-    """F16: side by side on one topic, one of them interrupted by a cut connection."""
+    """F16: they run side by side on one topic, and one of them is interrupted by a cut connection."""
     frames = [load(big, on=SimpleNamespace(bootstrap=proxy.bootstrap)) for _ in range(2)]
     proxy.cut_before_answer(api_keys={FETCH})
     with ThreadPoolExecutor(2) as threads:

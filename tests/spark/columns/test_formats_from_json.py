@@ -1,4 +1,4 @@
-"""Our JSON columns beside Spark's `from_json`: equal rows, bad fields among them, and equal Arrow types."""
+"""Our JSON columns compared with Spark's `from_json`: equal rows, even bad ones, and equal Arrow types."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_good_documents_read_as_from_json_reads_them(spark: SparkSession) -> Non
 
 
 def test_random_documents_read_as_from_json_reads_them(spark: SparkSession) -> None:
-    """Bad fields null what they null in Spark, and our reason stands beside the rows that Spark calls bad.
+    """Bad fields null the same values as in Spark, and exactly the rows that Spark calls bad have a reason.
 
     PENSTOCK_SEED=1,2,3 reads the documents of these seeds instead.
     """
@@ -68,7 +68,7 @@ def test_random_documents_read_as_from_json_reads_them(spark: SparkSession) -> N
     documents = [json_documents.make_document(seed=seed, number=number) for seed, number in names]
     schema = json_documents.SCHEMA
     [(ours, theirs)] = read_both(spark, [(schema, documents)])
-    # A document that is not JSON is null here and a struct full of nulls there.
+    # A document that is not JSON is null for us and a struct full of nulls for Spark.
     nulls = "{" + ", ".join(["null"] * len(StructType.fromDDL(schema))) + "}"
     ours = [(nulls, bad) if shown is None and bad else (shown, bad) for shown, bad in ours]
     differing = [
@@ -77,13 +77,14 @@ def test_random_documents_read_as_from_json_reads_them(spark: SparkSession) -> N
         if ours[n] != theirs[n]
     ]
     assert not differing, f"{len(differing)} rows differ, the first of them:\n" + "\n".join(differing[:5])
-    # Good, with bad fields, nothing left: a run without one of them tests nothing.
+    # Good documents, documents with bad fields, and documents of nulls: a run without one of these kinds
+    # tests nothing.
     kinds = Counter((bad, shown == nulls) for shown, bad in ours)
     assert min(kinds[False, False], kinds[True, False], kinds[True, True]) > 50
 
 
 def test_each_published_difference_is_there(spark: SparkSession) -> None:
-    """The table behind the page, both sides of every example."""
+    """Both sides of every example in the table behind the page are run."""
     groups: dict[str, list[JsonExample]] = {}
     for each in EXAMPLES:
         groups.setdefault(f"v {each.kind}, z INT", []).append(each)
@@ -91,7 +92,7 @@ def test_each_published_difference_is_there(spark: SparkSession) -> None:
     answers = read_both(
         spark, [(schema, [each.document for each in group]) for schema, group in groups.items()]
     )
-    days = {begun.isoformat(), datetime.now(UTC).date().isoformat()}  # a midnight may lie between
+    days = {begun.isoformat(), datetime.now(UTC).date().isoformat()}  # midnight may pass in between
 
     def name_today(shown: str | None) -> str | None:
         for day in days if shown is not None else ():
@@ -112,7 +113,7 @@ Shown = tuple[str | None, bool]
 def read_both(
     spark: SparkSession, groups: list[tuple[str, list[bytes]]]
 ) -> list[tuple[list[Shown], list[Shown]]]:
-    """Ours and Spark's for each schema and its documents, in one job: values as text, and whether bad."""
+    """Return our and Spark's results for each schema, in one job: values as text, and whether bad."""
     frames = []
     for place, (schema, documents) in enumerate(groups):
         decoder = JsonDecoder(schema)
@@ -145,7 +146,7 @@ def read_both(
 
 
 def show(frame: DataFrame) -> list[tuple[str, str]]:
-    """Each document with what was read from it, as Spark shows it."""
+    """Return each document with the values read from it, as Spark shows them."""
     shown = frame.select("n", col("v").cast("string").alias("v"), hex(col("v.raw")).alias("raw")).orderBy("n")
     return [(DOCUMENTS[row.n], f"{row.v} {row.raw}") for row in shown.collect()]
 
@@ -157,4 +158,4 @@ def test_the_arrow_type_is_the_one_spark_expects(schema: str) -> None:
     column = decoder.decode(pa.array([], pa.binary())).column
     expected = to_arrow_type(StructType.fromDDL(decoder.spark_type), timezone="UTC")
     assert column.type == expected
-    assert str(column.type) == str(expected)  # names of inner fields too
+    assert str(column.type) == str(expected)  # includes the names of inner fields

@@ -1,4 +1,4 @@
-"""Values as typed columns, decoded in the worker that fetches: good ones, bad ones, and where bad ones go."""
+"""Values as typed columns, decoded in the worker that fetches: good ones, bad ones, and where those go."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def receive(bootstrap: str, topic: str, count: int) -> list[Any]:
 
 
 def test_json_values_are_a_typed_column_beside_kafkas(load: Load, kafka: Any, topic: MakeTopic) -> None:
-    """The same values as `from_json` gives; a tombstone is null and no error."""
+    """The values are those of `from_json`; a tombstone is null and not an error."""
     from pyspark.sql.functions import col, from_json
 
     name = topic(2)
@@ -82,7 +82,7 @@ def test_columns_can_be_chosen_so_that_only_typed_ones_cross_to_spark(
 def test_a_bad_value_fails_the_query_with_its_place_and_reason(
     load: Load, kafka: Any, topic: MakeTopic
 ) -> None:
-    """And never with what it held."""
+    """The error never quotes the value."""
     name = topic()
     send(kafka.bootstrap, name, [*documents(*GOOD), b'{"id": "s3cret"}'])
     with pytest.raises(Exception, match=rf"\[DECODE_FAILED\] {name}-0 offset 2: value: .*id") as caught:
@@ -104,7 +104,7 @@ def test_a_bad_value_becomes_null_with_its_reason_beside_it(load: Load, kafka: A
 def test_counts_and_sums_are_those_of_from_json_where_one_field_is_bad(
     load: Load, kafka: Any, topic: MakeTopic
 ) -> None:
-    """The field alone is null and `decodeError` names it; `nullValue` makes the whole value null."""
+    """Only that field is null and `decodeError` names it; `nullValue` makes the whole value null."""
     from pyspark.sql.functions import col, from_json
 
     name = topic()
@@ -129,7 +129,7 @@ def test_counts_and_sums_are_those_of_from_json_where_one_field_is_bad(
 
 
 def test_a_dead_letter_topic_that_is_not_there_fails_at_the_start(load: Load, kafka: Any, topic: Any) -> None:
-    """Not at the first bad value, which may come weeks later."""
+    """It does not wait for the first bad value, which may come weeks later."""
     name = topic()
     send(kafka.bootstrap, name, documents(GOOD[0]))
     options = {"onDecodeError": "deadLetter", "deadLetterTopic": "nowhere-at-all"}
@@ -140,9 +140,9 @@ def test_a_dead_letter_topic_that_is_not_there_fails_at_the_start(load: Load, ka
 def test_bad_records_go_to_the_dead_letter_topic_with_where_they_came_from(
     spark: SparkSession, kafka: Any, topic: MakeTopic, tmp_path: Path
 ) -> None:
-    """A stream: original bytes, a key of topic, partition and offset, provenance and original headers.
+    """In a stream: original bytes, a key of topic, partition and offset, provenance, original headers.
 
-    A record of which one field is bad is a letter too, and a row with its other fields.
+    A record with one bad field becomes a letter and also a row with its other fields.
     """
     name, dead = topic(), topic(name="dead")
     send(kafka.bootstrap, name, documents(GOOD[0]))
@@ -193,7 +193,7 @@ def test_too_many_bad_values_stop_the_query(load: Load, kafka: Any, topic: MakeT
 def test_a_subject_gives_the_frame_its_schema_and_writers_schemas_are_resolved_to_it(
     load: Load, kafka: Any, topic: MakeTopic
 ) -> None:
-    """Two versions of a record in one topic come out in the newest one's columns."""
+    """Two versions of a record in one topic are read into the columns of the newest one."""
     import io
 
     import fastavro

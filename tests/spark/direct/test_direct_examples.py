@@ -31,7 +31,7 @@ def load(name: str) -> ModuleType:
 
 @pytest.fixture
 def items(kafka: Any, topic: Any) -> str:
-    """A greeting without a key in each partition, then three rounds of actions for three items."""
+    """Return a topic with a greeting without a key in each partition, then three rounds for three items."""
     name: str = topic(3)
     for partition in range(3):
         produce(kafka.bootstrap, name, [f"hello{partition}"], partition=partition)
@@ -42,7 +42,7 @@ def items(kafka: Any, topic: Any) -> str:
 
 
 def split_batches(output: str) -> list[tuple[int, list[str]]]:
-    """The time and the lines of each printed batch."""
+    """Return the time and the lines of each printed batch."""
     batches: list[tuple[int, list[str]]] = []
     for line in output.splitlines():
         if line.startswith("Time: "):
@@ -56,7 +56,7 @@ def split_batches(output: str) -> list[tuple[int, list[str]]]:
 def test_the_cold_start_takes_everything_and_the_next_batch_is_empty(
     kafka: Any, items: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """D3, D23, D24, H8, I13, I14: ten rows and three dots, then a header an interval later without rows."""
+    """D3, D23, D24, H8, I13, I14: ten rows and three dots; an interval later, a header without rows."""
     load("direct_stream").main(
         ["--bootstrap-server", kafka.bootstrap, "--topic", items, "--interval", "100ms", "--batches", "2"]
     )
@@ -75,7 +75,7 @@ def test_the_cold_start_takes_everything_and_the_next_batch_is_empty(
 def test_one_record_of_each_partition_a_batch(
     kafka: Any, items: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """D28, D29, I4: greetings, then action1 of each item, then action2; whole intervals apart."""
+    """D28, D29, I4: greetings, then action1 of each item, then action2, at multiples of the interval."""
     load("direct_stream").main(
         ["--bootstrap-server", kafka.bootstrap, "--topic", items, "--rate", "1", "--batches", "3"]
     )
@@ -95,7 +95,7 @@ def test_one_record_of_each_partition_a_batch(
 def test_what_each_way_to_commit_really_does(
     kafka: Any, items: str, capsys: pytest.CaptureFixture[str], variant: str
 ) -> None:
-    """D33, D34, D35, D36, D37, B216, B229, C3, T32: 1 and 3 commit, flushed at the stop; 2 raises."""
+    """D33, D34, D35, D36, D37, B216, B229, C3, T32: 1 and 3 commit and flush at the stop; 2 raises."""
     group = f"t6-{items}"
     load("direct_commits").main(
         [variant, "--bootstrap-server", kafka.bootstrap, "--topic", items, "--group", group]

@@ -1,5 +1,7 @@
-"""What a direct stream still waits for when it was asked to stop, and what it gives up. The log is in memory,
-and no frame is read: Spark only lends its settings."""
+"""What a direct stream still waits for after it was asked to stop, and what it gives up.
+
+The log is in memory, and no frame is read: Spark only lends its settings.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,12 @@ T0 = TopicPartition("t", 0)
 
 @pytest.fixture(autouse=True)
 def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever hears a stop gives up at once, however fast an answer comes."""
+    """Remove the grace period: whatever hears a stop gives up at once, however fast an answer comes."""
     monkeypatch.setattr(deadlines, "STOP_PATIENCE_S", 0.0)
 
 
 def ask(failures: int = 0) -> None:
-    """Ask as a client of Kafka does that may wait a minute, and gets an answer after a few failures."""
+    """Call as a Kafka client would that may wait a minute and gets an answer after a few failures."""
     attempts = Attempts(Deadline.after_ms(60_000), "the coordinator", 1)
     for number in attempts:
         with attempts.forgiving():
@@ -43,7 +45,7 @@ def ask(failures: int = 0) -> None:
 
 @dataclass(frozen=True)
 class AskedSource(Source):
-    """A log whose brokers are asked as real ones are."""
+    """A log whose brokers are asked in the same way as real ones."""
 
     def open_view(self) -> LogView:
         ask()
@@ -51,7 +53,7 @@ class AskedSource(Source):
 
 
 class BusyStore(MemoryOffsetStore):
-    """A store whose coordinator has just moved, so that it answers at the third try."""
+    """A store whose coordinator has just moved, so that it answers on the third attempt."""
 
     def save(self, stream: str, position: StreamPosition, *, may_go_back: bool = False) -> None:
         ask(failures=2)
@@ -60,7 +62,7 @@ class BusyStore(MemoryOffsetStore):
 
 @dataclass
 class NotingSink(Sink, SinkWriter):
-    """Fences by noting it, and lets something happen then."""
+    """A sink that records that it fenced, and lets the test act at that moment."""
 
     then: Callable[[], None]
     position: StreamPosition | None = None
@@ -106,7 +108,7 @@ def make_stream(spark: SparkSession) -> Callable[..., DirectStream]:
 def test_the_offsets_of_a_done_batch_are_stored_however_busy_the_store_is_after_a_stop(
     make_stream: Callable[..., DirectStream], choice: dict[str, Any]
 ) -> None:
-    """A rolling restart of the brokers, and SIGTERM in it: given up, the rows would come again."""
+    """SIGTERM during a rolling restart of the brokers: without the offsets, the rows would come again."""
     store = BusyStore()
     stream = make_stream(offsets=store, **choice)
 
@@ -142,7 +144,7 @@ def test_a_stop_before_anything_was_changed_is_no_failure(make_stream: Callable[
 
 
 def test_a_stop_that_comes_when_the_sink_is_fenced_is_told(make_stream: Callable[..., DirectStream]) -> None:
-    """Zero batches and no error would say that nothing has happened to the other writer."""
+    """Zero batches without an error would suggest that nothing has happened to the other writer."""
     stream = make_stream()
     sink = NotingSink(stream.stop)
     with pytest.raises(BrokerError, match=r"Gave up waiting for the coordinator: .* asked to stop") as told:
@@ -153,7 +155,7 @@ def test_a_stop_that_comes_when_the_sink_is_fenced_is_told(make_stream: Callable
 
 
 def test_a_stop_before_a_seek_is_carried_out_is_told(make_stream: Callable[..., DirectStream]) -> None:
-    """Who reads that all went well takes the `seek` out of the program."""
+    """A user who reads that all went well removes the `seek` from the program."""
     store = MemoryOffsetStore()
     make_stream(offsets=store).for_each_batch(lambda batch: None).run(batches=1)
     stream = make_stream(offsets=store, seek={T0: At(0)}).for_each_batch(lambda batch: None)
@@ -169,7 +171,7 @@ def test_a_stop_before_a_seek_is_carried_out_is_told(make_stream: Callable[..., 
 def test_where_a_stream_begins_is_stored_though_it_was_asked_to_stop(
     make_stream: Callable[..., DirectStream], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The sink has it already: half of a beginning would be an error at the next start."""
+    """The sink already has the start position; without the store's half the next start would fail."""
     store = BusyStore()
     stream = make_stream(offsets=store)
     sink = NotingSink(lambda: None)

@@ -49,7 +49,7 @@ def settings(kafka: Any) -> dict[str, object]:
 
 
 def fill(kafka: Any, topic: str, *counts: int, tag: str = "v") -> list[Row]:
-    """Rows of each partition, as they will be read."""
+    """Write rows to each partition and return them as they will be read."""
     rows = []
     for partition, count in enumerate(counts):
         values = [f"{tag}{partition}-{index}" for index in range(count)]
@@ -91,7 +91,7 @@ def test_several_topics_one_with_a_given_start_and_each_task_holds_exactly_its_r
 def test_a_pattern_takes_whole_names_and_starts_of_some_partitions(
     spark: SparkSession, kafka: Any, topic: MakeTopic, settings: dict[str, object]
 ) -> None:
-    """B212, B11: a name that only contains the pattern is not taken."""
+    """B212, B11: a name that merely contains the pattern is not matched."""
     mine, other = topic(1, name="pat"), topic(1, name="xpat")
     rows = fill(kafka, mine, 4)
     fill(kafka, other, 2)
@@ -105,7 +105,7 @@ def test_a_pattern_takes_whole_names_and_starts_of_some_partitions(
 def test_a_pattern_that_matches_nothing_yet_can_be_started_again(
     spark: SparkSession, kafka: Any, topic: MakeTopic, settings: dict[str, object]
 ) -> None:
-    """B212: a stream without partitions has no position, and that is not one that was lost."""
+    """B212: a stream without partitions has no position, which is not the same as a lost one."""
     store, found = MemoryOffsetStore(), list[Row]()
 
     def run() -> None:
@@ -124,7 +124,7 @@ def test_a_pattern_that_matches_nothing_yet_can_be_started_again(
 def test_a_first_topic_whose_first_batch_fails_is_read_from_its_beginning_after_a_restart(
     spark: SparkSession, kafka: Any, topic: MakeTopic, tmp_path: Path, where: str
 ) -> None:
-    """F29: `latest` is for what was there at the start, not for what the stream has found since."""
+    """F29: `latest` applies to what was there at the start, not to what the stream has found since."""
     prefix, store, found = f"first-{secrets.token_hex(4)}", MemoryOffsetStore(), list[Row]()
     rows: list[Row] = []
     sink = SqlSink(f"sqlite:///{tmp_path / 'results.db'}", Table("rows_read"))
@@ -162,7 +162,7 @@ def test_a_first_topic_whose_first_batch_fails_is_read_from_its_beginning_after_
 def test_assigned_partitions_with_explicit_starts_need_no_reset_rule(
     spark: SparkSession, kafka: Any, topic: MakeTopic, settings: dict[str, object]
 ) -> None:
-    """B214, D12: reset `none` in any case."""
+    """B214, D12: reset `none`, in any case."""
     name = topic(2)
     rows = fill(kafka, name, 3, 3)
     found: list[Row] = []
@@ -175,7 +175,7 @@ def test_assigned_partitions_with_explicit_starts_need_no_reset_rule(
 def test_a_batch_is_what_was_decided_though_records_come_and_the_frame_is_used_twice(
     spark: SparkSession, kafka: Any, topic: MakeTopic, settings: dict[str, object]
 ) -> None:
-    """D18, G11, B217: counts once, content the same."""
+    """D18, G11, B217: the batch counts once, and its content is the same each time."""
     name = topic(1)
     rows = fill(kafka, name, 3)
     uses: list[list[Row]] = []
@@ -195,7 +195,7 @@ def test_a_batch_is_what_was_decided_though_records_come_and_the_frame_is_used_t
 def test_columns_headers_and_typed_columns_are_the_options_of_the_source(
     spark: SparkSession, kafka: Any, topic: MakeTopic, settings: dict[str, object]
 ) -> None:
-    name = topic(1, retention_ms=-1)  # the time of its record is long ago
+    name = topic(1, retention_ms=-1)  # the timestamp of its record is long past
     produce(
         kafka.bootstrap, name, ['{"a": 5}'], key=b"k", headers=[("h", b"1")], timestamp_ms=1_700_000_000_123
     )
@@ -214,7 +214,7 @@ def test_columns_headers_and_typed_columns_are_the_options_of_the_source(
 
 
 def count_keys(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """A fused stage: one row for each key of a task."""
+    """Yield one row for each key of a task, as a fused stage."""
     table = pa.Table.from_batches(list(batches))
     counts = pc.value_counts(pc.cast(table.column("key"), pa.string()))
     yield pa.RecordBatch.from_arrays([counts.field("values"), counts.field("counts")], ["item", "n"])
@@ -223,7 +223,7 @@ def count_keys(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def test_a_fused_stage_runs_once_per_task_on_arrow_batches(
     spark: SparkSession, kafka: Any, topic: MakeTopic, settings: dict[str, object]
 ) -> None:
-    """Partial counts leave the fetching worker, not records."""
+    """Partial counts leave the worker that fetches, not records."""
     name = topic(2)
     for partition in (0, 1):
         for key, count in ((b"a", 3), (b"b", 2)):
@@ -237,7 +237,7 @@ def test_a_fused_stage_runs_once_per_task_on_arrow_batches(
 
 
 def tell_patience(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """A fused stage: what a task would say about how long its stream waits."""
+    """Yield what a task would report about how long its stream waits, as a fused stage."""
     for _ in batches:
         yield pa.RecordBatch.from_pydict({"said": [str(find_patience())]})
 
@@ -245,7 +245,7 @@ def tell_patience(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
 def test_tasks_say_that_the_stream_waits_from_when_it_does(
     spark: SparkSession, kafka: Any, topic: MakeTopic, settings: dict[str, object]
 ) -> None:
-    """What tasks do not reach in the first batch is waited for by nobody."""
+    """The stream does not wait for what tasks cannot reach in its first batch."""
     name = topic()
     fill(kafka, name, 2)
     said: list[str] = []
@@ -259,7 +259,7 @@ def test_tasks_say_that_the_stream_waits_from_when_it_does(
 def test_a_function_per_record_makes_rows_for_small_jobs(
     spark: SparkSession, kafka: Any, topic: MakeTopic, settings: dict[str, object]
 ) -> None:
-    """D48, H16: message plus metadata becomes the stream's element."""
+    """D48, H16: an element of the stream is made from the message and its metadata."""
     name = topic(1)
     produce(kafka.bootstrap, name, ["x", "y"], key=b"k")
     rows: list[Any] = []
@@ -278,7 +278,7 @@ def test_a_function_per_record_makes_rows_for_small_jobs(
 def test_a_range_read_is_exact_whatever_is_asked_of_it(
     spark: SparkSession, kafka: Any, topic: MakeTopic, settings: dict[str, object]
 ) -> None:
-    """B231, B233, B234: count, emptiness and take agree; later records never appear; in any order."""
+    """B231, B233, B234: count, emptiness and take agree, in any order; later records never appear."""
     name = topic(2)
     rows = fill(kafka, name, 6, 4)
     ranges = [OffsetRange(name, 1, 1, 3), OffsetRange(name, 0, 2, 5), OffsetRange(name, 0, 0, 0)]
@@ -327,7 +327,7 @@ def test_a_range_outside_its_log_fails_before_anything_runs(
 def test_gaps_of_a_compacted_topic_are_read_unless_they_are_refused(
     spark: SparkSession, kafka: Any, topic: MakeTopic, settings: dict[str, object]
 ) -> None:
-    """B232, B239, D42, D43, D45, I6: survivors only, or an error that names the setting."""
+    """B232, B239, D42, D43, D45, I6: surviving records only, or an error that names the setting."""
     name = topic(
         1, cleanup_policy="compact", segment_ms=100, min_cleanable_dirty_ratio=0.01, delete_retention_ms=0
     )
@@ -353,7 +353,7 @@ def test_gaps_of_a_compacted_topic_are_read_unless_they_are_refused(
 def test_two_streams_of_their_own_groups_are_united_in_one_frame(
     spark: SparkSession, kafka: Any, topic: MakeTopic, settings: dict[str, object]
 ) -> None:
-    """B224: ranges of both stay readable."""
+    """B224: the ranges of both streams stay readable."""
     one, two = topic(1), topic(1)
     rows = fill(kafka, one, 2) + fill(kafka, two, 3)
     batches: list[Batch] = []
@@ -367,7 +367,7 @@ def test_two_streams_of_their_own_groups_are_united_in_one_frame(
 def test_two_runs_of_one_name_go_on_and_without_a_store_each_starts_anew(
     spark: SparkSession, kafka: Any, topic: MakeTopic, settings: dict[str, object]
 ) -> None:
-    """C24: without upkeep each run starts at the given place."""
+    """C24: without a store each run starts at the given place."""
     name = topic(1)
     fill(kafka, name, 2)
     store = MemoryOffsetStore()
@@ -424,7 +424,7 @@ def test_a_stream_in_a_thread_is_stopped_and_tells_why_it_failed(
 def test_settings_that_contradict_each_other_are_refused(
     spark: SparkSession, how: dict[str, Any], condition: str
 ) -> None:
-    """G1, C22: each mode needs what it promises with; a store needs a name."""
+    """G1, C22: each mode needs the means for its promise; a store needs a name."""
 
     def run() -> None:
         stream = DirectStream(spark, Subscribe("t"), {"bootstrap.servers": "127.0.0.1:9"}, **how)
@@ -453,7 +453,7 @@ def test_a_stream_runs_once_and_must_be_told_what_to_do(
 def test_a_consumer_of_the_same_group_stops_the_stream_with_a_clear_message(
     spark: SparkSession, kafka: Any, topic: MakeTopic, settings: dict[str, object]
 ) -> None:
-    """B227, T37: two programs, one group."""
+    """B227, T37: two programs use one group."""
     name = topic(1)
     fill(kafka, name, 2)
     group = f"shared-{name}"
@@ -483,11 +483,11 @@ def test_an_error_of_ours_from_a_task_says_whether_the_batch_is_tried_again(
     tmp_path: Path,
     is_written: bool,
 ) -> None:
-    """Spark hands over a traceback only; what cannot pass ends the stream, what can is repeated."""
+    """Spark passes on only a traceback; a permanent error ends the stream, a temporary one the attempt."""
     name = topic(1)
     transaction = open_transaction(kafka.bootstrap)
     send(transaction, name, ["a"])
-    transaction.commit_transaction(30)  # leaves a marker, which is no record
+    transaction.commit_transaction(30)  # leaves a marker, which is not a record
     await_markers(kafka.bootstrap, name)
 
     def run(function: ArrowFunction, *, allow_gaps: bool) -> list[tuple[int, bool]]:
@@ -557,7 +557,7 @@ print("FOUND", [report.attempts for report in stream.reports], found)
 def test_with_and_without_retries_of_tasks_a_failure_doubles_nothing(
     kafka: Any, topic: MakeTopic, tmp_path: Path, master: str, attempts: int
 ) -> None:
-    """G8, G9, I10, I11, C11: one failure allowed, the batch is done again; four, only the task is."""
+    """G8, G9, I10, I11, C11: with one failure allowed, the batch is repeated; with four, only the task is."""
     name = topic(1)
     fill(kafka, name, 20)
     done = subprocess.run(

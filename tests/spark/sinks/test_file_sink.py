@@ -1,4 +1,4 @@
-"""Results as files: a folder for each batch, whole or not at all."""
+"""Results as files: one folder per batch, complete or absent."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def read(spark: SparkSession, folder: Path, kind: str = "parquet") -> Counter[in
 
 @pytest.mark.parametrize("kind", ["parquet", "orc", "json", "csv"])
 def test_a_batch_is_a_folder_named_by_its_offsets(spark: SparkSession, tmp_path: Path, kind: Any) -> None:
-    """C12, G6: written beside, then renamed."""
+    """C12, G6: the folder is written under another name, then renamed."""
     writer = FileSink(tmp_path / "out", kind).open("s")
     writer.write({}, StreamPosition({}), at(0))
     written = writer.write(make(spark, 0, 5), at(0), at(5))
@@ -65,7 +65,7 @@ def test_a_batch_is_a_folder_named_by_its_offsets(spark: SparkSession, tmp_path:
 
 @pytest.mark.usefixtures("spark")
 def test_one_writer_at_a_time(tmp_path: Path) -> None:
-    """T39: the second is refused while the first lives."""
+    """T39: the second writer is refused while the first lives."""
     first = FileSink(tmp_path).open("s")
     with pytest.raises(SinkError) as raised:
         FileSink(tmp_path).open("s")
@@ -76,7 +76,7 @@ def test_one_writer_at_a_time(tmp_path: Path) -> None:
 
 
 def test_a_seek_back_takes_the_batches_away_that_come_again(spark: SparkSession, tmp_path: Path) -> None:
-    """G6: nothing is there twice; a position inside a batch is refused."""
+    """G6: no row is there twice; a position inside a batch is refused."""
     writer = FileSink(tmp_path).open("s")
     for start in (0, 5, 10):
         writer.write(make(spark, start, start + 5), at(start), at(start + 5))
@@ -105,7 +105,7 @@ def test_a_seek_back_takes_the_batches_away_that_come_again(spark: SparkSession,
 def test_files_that_are_not_what_the_tasks_wrote_are_not_published(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Any, fault: str
 ) -> None:
-    """C12: the offsets stay; the batch is done again, and is whole."""
+    """C12: the offsets stay; the batch is repeated, and is complete."""
     save = files.save_frame
 
     def spoil(frame: DataFrame, kind: str, place: Path) -> TaskCounts:
@@ -113,7 +113,7 @@ def test_files_that_are_not_what_the_tasks_wrote_are_not_published(
         victim = sorted(place.glob("part-*"))[-1]
         if fault == "vanished":
             victim.unlink()
-        elif fault == "shorter":  # and whole, as far as it tells: only its rows are too few
+        elif fault == "shorter":  # and valid, as far as one can tell: it only has too few rows
             victim.with_name(f".{victim.name}.crc").unlink()
             if kind == "parquet":
                 pq.write_table(pq.read_table(victim).slice(1), victim)
@@ -203,7 +203,7 @@ STEPS = [(step, moment) for step in ("save", "note", "rename", "store") for mome
 
 
 def test_killed_at_every_step_and_started_again_every_row_is_there_once(tmp_path: Path) -> None:
-    """C12, C15, G6, G16: SIGKILL before and after each step; the next run even takes other batch sizes."""
+    """C12, C15, G6, G16: SIGKILL before and after each step; the next run even uses other batch sizes."""
     from tests.crash.gates import FOLDER_VARIABLE, Gate, arm, await_arrival
 
     for number, (step, moment) in enumerate(STEPS):
@@ -261,7 +261,7 @@ if writer.position is None:
 
 
 def test_a_batch_that_is_replaced_is_never_half_there(tmp_path: Path) -> None:
-    """G6, G16: killed while the folder of a batch's first attempt is taken away."""
+    """G6, G16: it is killed while the folder of a batch's first attempt is being removed."""
     from tests.crash.gates import FOLDER_VARIABLE, Gate, arm, await_arrival
 
     folder, gates = tmp_path / "out", tmp_path / "gates"
@@ -286,7 +286,7 @@ def test_a_batch_that_is_replaced_is_never_half_there(tmp_path: Path) -> None:
 def test_an_audit_finds_what_happened_to_a_file_sink(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Ranges, counts in the files and provenance are looked at; each planted fault is found by its own."""
+    """It checks ranges, counts in the files and provenance; each planted fault is found by its own check."""
     origin = ("'t' AS penstock_topic", "0 AS penstock_partition", "id AS penstock_offset")
     folder = tmp_path / "out"
 
@@ -338,7 +338,7 @@ def test_an_audit_finds_what_happened_to_a_file_sink(
 def test_a_direct_stream_writes_files_exactly_once(
     spark: SparkSession, kafka: Any, topic: Any, tmp_path: Path
 ) -> None:
-    """C12, G6: with offsets and rows in the same folder; a seek to a batch's begin does it again."""
+    """C12, G6: offsets and rows are in the same folder; a seek to a batch's start repeats that batch."""
     name = topic(2)
     for partition in (0, 1):
         produce(kafka.bootstrap, name, [f"{partition}-{index}" for index in range(10)], partition=partition)

@@ -25,13 +25,13 @@ HOUR_S = 3600
 
 
 def copy(source: Path, target: Path) -> None:
-    """What a replica has, and what is there when it is promoted: the database whole, at one moment."""
+    """Copy the whole database at one moment, which is what a replica has when it is promoted."""
     with closing(sqlite3.connect(source)) as here, closing(sqlite3.connect(target)) as there:
         here.backup(there)
 
 
 def forget_after(checkpoint: Path, batch: int) -> None:
-    """Take the checkpoint back to the end of a batch, as the guide says."""
+    """Set the checkpoint back to the end of a batch, as the guide says."""
     for folder in ("offsets", "commits"):
         for path in (checkpoint / folder).iterdir():
             number = path.name.removeprefix(".").removesuffix(".crc")
@@ -42,18 +42,18 @@ def forget_after(checkpoint: Path, batch: int) -> None:
 def test_a_fail_over_that_loses_batches_without_offsets_ends_the_query(
     stream: Load, kafka: Any, topic: Any, tmp_path: Path
 ) -> None:
-    """C13, C27: batch 1 closes windows without new data; it is lost, and batch 2 has a new partition alone.
+    """C13, C27: batch 1 closes windows without new data and is lost; batch 2 only has a new partition.
 
-    No offset tells that the windows are gone. Neither the running query nor the next start goes on over that.
-    The same where two batches are lost, with offsets: both errors name them. When the checkpoint is taken
-    back, too, every window is there once.
+    No offset shows that the windows are gone. Neither the running query nor the next start continues despite
+    that. The same holds where two batches with offsets are lost: both errors name them. When the checkpoint
+    is set back too, every window is there once.
     """
     name, checkpoint = topic(), tmp_path / "checkpoint"
     database, replica = make_file_database(tmp_path), tmp_path / "replica.db"
     sink = SqlSink(database.url, Table("windows"))
     create_tables(sink, {"windows": "hour BIGINT, records BIGINT"})
 
-    begin = int(time.time()) // HOUR_S - 10  # recent, or Kafka would age the records out
+    begin = int(time.time()) // HOUR_S - 10  # recent, or Kafka's retention would delete the records
 
     def send(hour: int, partition: int = 0) -> None:
         produce(

@@ -35,7 +35,10 @@ def split(frame: DataFrame, _batch_id: int) -> dict[str, DataFrame]:
 
 @pytest.fixture
 def run(stream: Load, database: OwnDatabase, tmp_path: Path) -> Run:
-    """Reads what is there into the sink and ends; `after` runs when a batch is written and not yet noted."""
+    """Return a function that reads what is there into the sink and ends.
+
+    `after` is called when a batch is written but not yet noted.
+    """
 
     def run(
         topic: str,
@@ -72,14 +75,14 @@ def read(database: OwnDatabase) -> tuple[list[Any], dict[str, int]]:
 def test_a_batch_that_spark_repeats_is_written_once(
     run: Run, database: OwnDatabase, kafka: Any, topic: Any
 ) -> None:
-    """C15, C27, G9: it failed when its rows and offsets were durable and Spark did not know it yet."""
+    """C15, C27, G9: it failed when its rows and offsets were durable but Spark did not know it yet."""
     name = topic()
     produce(kafka.bootstrap, name, ["a", "b", "a"])
 
     def fail(batch_id: int) -> None:
         raise RuntimeError(f"batch {batch_id} is made to fail")
 
-    for _ in range(2):  # the first batch is repeated, with the start it had
+    for _ in range(2):  # the first batch is repeated, with its original start
         with pytest.raises(StreamingQueryException, match="batch 0 is made to fail"):
             run(name, fail)
     assert read(database) == ([(0, "a"), (1, "b")], {"a": 1, "b": 1})
@@ -94,7 +97,7 @@ def test_a_batch_that_spark_repeats_is_written_once(
 def test_another_checkpoint_is_refused_and_so_is_an_old_one(
     run: Run, database: OwnDatabase, kafka: Any, topic: Any, tmp_path: Path
 ) -> None:
-    """C27: a query that begins elsewhere than the results end is not run, whatever its checkpoint says."""
+    """C27: a query that does not begin where the results end is not run, whatever its checkpoint says."""
     name = topic()
     produce(kafka.bootstrap, name, ["a", "b"])
     run(name)

@@ -1,4 +1,4 @@
-"""Frames into SQL sinks: by the driver, by one task, by all of them; and what retries cannot double."""
+"""Frames into SQL sinks: by the driver, by one task, or by all of them; and what retries cannot double."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def stagings(database: OwnDatabase) -> list[Any]:
 
 @pytest.mark.parametrize("strategy", ["auto", "driver", "single", "parallel"])
 def test_each_way_brings_every_row_once(spark: SparkSession, server: OwnDatabase, strategy: Any) -> None:
-    """However rows travel, their count and the digest of where they came from arrive with them."""
+    """However rows travel, their count and the digest of their origin arrive with them."""
     sink = SqlSink(server.url, Table("words", provenance=True), strategy=strategy)
     create_tables(sink, {"words": SCHEMA})
     small = spark.range(100, numPartitions=3).selectExpr(*WORDS, *ORIGIN)
@@ -74,7 +74,7 @@ def test_each_way_brings_every_row_once(spark: SparkSession, server: OwnDatabase
 def test_rows_are_collected_when_the_batch_before_says_that_they_are_few(
     spark: SparkSession, server: OwnDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the bytes of the batch before for each offset; what may be too much is staged by tasks."""
+    """The choice is made by the previous batch's bytes per offset; tasks stage what may be too much."""
     staged: list[list[str]] = []
     sink = SqlSink(server.url, Table("words"))
     create_tables(sink, {"words": SCHEMA})
@@ -98,7 +98,7 @@ def test_rows_are_collected_when_the_batch_before_says_that_they_are_few(
 
 
 def test_a_driver_that_may_hold_little_leaves_the_rows_to_tasks(tmp_path: Path) -> None:
-    """Spark's own limit for what a driver collects is kept, whatever the batch before promised."""
+    """Spark's own limit for what a driver collects is respected, whatever the previous batch suggested."""
     program = """
 import sys
 from contextlib import closing

@@ -22,7 +22,7 @@ GOLDEN = Path(__file__).parents[2] / "golden"
 
 
 def topic_id(bootstrap: str, topic: str) -> str:
-    """The id as hexadecimal digits, asked for with another client."""
+    """Return the id as hexadecimal digits, requested with another client."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     high_low = admin.describe_topics(TopicCollection([topic]))[topic].result(timeout=30).topic_id
     high, low = high_low.get_most_significant_bits(), high_low.get_least_significant_bits()
@@ -30,7 +30,7 @@ def topic_id(bootstrap: str, topic: str) -> str:
 
 
 def read_golden(name: str, bootstrap: str, topic: str) -> str:
-    """A stored text, exact to the letter, for a topic of today."""
+    """Return a stored text, exact to the letter, adapted to the id of the current topic."""
     text = (GOLDEN / name).read_text().rstrip("\n")
     return text.replace("TOPIC", topic).replace(
         "00112233445566778899aabbccddeeff", topic_id(bootstrap, topic)
@@ -38,7 +38,7 @@ def read_golden(name: str, bootstrap: str, topic: str) -> str:
 
 
 def fail_in(number: int) -> Callable[[int], None]:
-    """Makes this batch fail after its rows were read."""
+    """Return a function that makes this batch fail after its rows were read."""
 
     def fail(running: int) -> None:
         if running == number:
@@ -51,7 +51,7 @@ def fail_in(number: int) -> Callable[[int], None]:
 
 
 def test_a_start_is_stored_once_even_if_nothing_was_read(flow: Flow, kafka: Any, topic: Any) -> None:
-    """B021, F23, I24: the start option of a later run has no say; only the first one's counted."""
+    """B021, F23, I24: only the first run's start option counts; a later run's has no effect."""
     name = topic()
     produce(kafka.bootstrap, name, ["a"])
     assert flow.run(name, startingOffsets="latest") == []
@@ -62,8 +62,10 @@ def test_a_start_is_stored_once_even_if_nothing_was_read(flow: Flow, kafka: Any,
 def test_the_stored_text_is_the_golden_one_and_is_read_again(
     flow: Flow, make_flow: MakeFlow, kafka: Any, topic: Any
 ) -> None:
-    """B022, B023, B030, F22: versions, ids, epochs, byte for byte; every later version reads a text of
-    version 1, and it outranks the start that is asked for now."""
+    """B022, B023, B030, F22: versions, ids and epochs are equal byte for byte.
+
+    Every later version reads a text of version 1, and it outranks the requested start.
+    """
     name = topic(2)
     produce(kafka.bootstrap, name, ["a", "b"])
     produce(kafka.bootstrap, name, ["x"], partition=1)
@@ -79,7 +81,7 @@ def test_the_stored_text_is_the_golden_one_and_is_read_again(
 def test_a_checkpoint_of_sparks_own_connector_is_gone_on_with(
     flow: Flow, make_flow: MakeFlow, kafka: Any, topic: Any
 ) -> None:
-    """B030: its text is offsets alone; also when the last planned batch was not finished."""
+    """B030: its text is offsets alone; this works even if the last planned batch was not finished."""
     name = topic(2)
     produce(kafka.bootstrap, name, ["0", "1", "2", "3"])
     produce(kafka.bootstrap, name, ["x", "y"], partition=1)
@@ -107,7 +109,7 @@ def test_a_checkpoint_of_sparks_own_connector_is_gone_on_with(
 def test_a_newer_format_and_damaged_files_stop_the_query_with_a_reason(
     flow: Flow, make_flow: MakeFlow, kafka: Any, topic: Any
 ) -> None:
-    """B024, B291, T46: nothing is guessed, nothing is started over."""
+    """B024, B291, T46: nothing is guessed, and nothing starts over."""
     name = topic()
     produce(kafka.bootstrap, name, ["a"])
     flow.run(name, startingOffsets="earliest")
@@ -126,7 +128,7 @@ def test_a_newer_format_and_damaged_files_stop_the_query_with_a_reason(
     assert "[CHECKPOINT_UNREADABLE]" in restart_with('{"version": 1, "offsets": {"t": {"0": -1}}}')
     assert "[CHECKPOINT_UNREADABLE]" in restart_with('["another", "source"]')
 
-    for text, said in (("", "Incomplete log file"), ("v1\n", "[STREAM_FAILED]")):  # torn while being written
+    for text, said in (("", "Incomplete log file"), ("v1\n", "[STREAM_FAILED]")):  # a file torn by a crash
         torn = make_flow(flow)
         torn.rewrite(0, text)
         assert said in torn.start(name).failure()
@@ -145,7 +147,7 @@ def test_a_newer_format_and_damaged_files_stop_the_query_with_a_reason(
 def test_a_repeated_first_batch_has_the_same_rows_after_data_and_partitions_came(
     flow: Flow, kafka: Any, topic: Any, start: str
 ) -> None:
-    """G11, B292, F23, F25, F48: it was planned, not finished; its start is not resolved again."""
+    """G11, B292, F23, F25, F48: it was planned but not finished; its start is not resolved again."""
     name, base = topic(2), now_ms() - 60_000
     produce(kafka.bootstrap, name, ["a"], timestamp_ms=base)
     produce(kafka.bootstrap, name, ["b", "c"])
@@ -170,8 +172,10 @@ def test_a_repeated_first_batch_has_the_same_rows_after_data_and_partitions_came
 
 
 def test_a_repeated_batch_keeps_its_range_under_other_limits(flow: Flow, kafka: Any, topic: Any) -> None:
-    """G11, B292, F25, F47, F48: ends are on disk before the work, the commit comes after it; the rows are the
-    same cut into other tasks, and after data and a partition came in which it begins."""
+    """G11, B292, F25, F47, F48: ends are on disk before the work, and the commit comes after it.
+
+    The rows are the same when cut into other tasks, and after new data and a new partition arrived.
+    """
     name = topic(1)
     produce(kafka.bootstrap, name, [str(n) for n in range(3)])
     flow.run(name, startingOffsets="earliest")
@@ -196,7 +200,7 @@ def test_a_repeated_batch_keeps_its_range_under_other_limits(flow: Flow, kafka: 
 def test_a_repeated_batch_whose_rows_have_aged_out_is_an_error_that_names_them(
     flow: Flow, make_flow: MakeFlow, kafka: Any, topic: Any
 ) -> None:
-    """G12: never other rows in silence; without loss checking those that are left, once."""
+    """G12: it never returns other rows silently; without loss checking, those that are left come once."""
     name = topic()
     produce(kafka.bootstrap, name, ["a", "b", "c"])
     flow.start(name, during=fail_in(0), startingOffsets="earliest").failure()
@@ -213,7 +217,7 @@ def test_a_repeated_batch_whose_rows_have_aged_out_is_an_error_that_names_them(
 
 
 def test_a_restart_may_change_filter_limits_options_and_selection(flow: Flow, kafka: Any, topic: Any) -> None:
-    """F25, B025: what was read stays read; a topic that is new is read from its first row."""
+    """F25, B025: what was read stays read; a new topic is read from its first row."""
     one, two = topic(name="one"), topic(name="two")
     produce(kafka.bootstrap, one, ["0", "1"])
     produce(kafka.bootstrap, two, ["x"])
@@ -255,7 +259,7 @@ def test_another_sink_goes_on_where_the_first_one_stopped(
 def test_of_two_sources_the_idle_one_keeps_its_position(
     flow: Flow, stream: Load, kafka: Any, topic: Any
 ) -> None:
-    """B026, B302, T48: a union with news on one side only; nothing fails, nothing comes twice."""
+    """B026, B302, T48: a union with news on one side only; nothing fails, and nothing comes twice."""
     busy, idle = topic(name="busy"), topic(name="idle")
     produce(kafka.bootstrap, busy, ["a"])
     produce(kafka.bootstrap, idle, ["x"])
@@ -277,7 +281,7 @@ def test_of_two_sources_the_idle_one_keeps_its_position(
 
 
 def test_a_source_joined_with_itself_is_planned_once(flow: Flow, kafka: Any, topic: Any) -> None:
-    """B028: one position in the log; the rows that were counted are those that were scanned."""
+    """B028: there is one position in the log; the rows that were counted are those that were scanned."""
     name = topic()
     produce(kafka.bootstrap, name, ["a", "b"])
 
@@ -295,4 +299,4 @@ def test_a_source_joined_with_itself_is_planned_once(flow: Flow, kafka: Any, top
     (progress,) = [each for each in flow.progress if each["numInputRows"]]
     assert len(progress["sources"]) == 1
     assert progress["numInputRows"] == 4
-    assert flow.stored(0, 0) == flow.stored(0, 1)  # one position, told for each place it is used in
+    assert flow.stored(0, 0) == flow.stored(0, 1)  # one position, reported for each place it is used in

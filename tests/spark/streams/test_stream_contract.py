@@ -24,7 +24,7 @@ def test_two_rows_a_batch_are_exact_over_many_batches(flow: Flow, kafka: Any, to
 
 
 def test_five_restarts_with_lost_commits_repeat_the_same_rows(flow: Flow, kafka: Any, topic: Any) -> None:
-    """B304: each second time the last commit is gone, and more rows have come before it is repeated."""
+    """B304: every second time the last commit is missing, and more rows have come before the repeat."""
     name, commits = topic(2), flow.checkpoint / "commits"
     repeated = []
     for life in range(6):
@@ -48,7 +48,7 @@ def test_five_restarts_with_lost_commits_repeat_the_same_rows(flow: Flow, kafka:
 
 
 def test_a_split_stream_has_enough_tasks_and_each_row_once(flow: Flow, kafka: Any, topic: Any) -> None:
-    """B106: in every batch, also in the second one, and with partitions of unequal size."""
+    """B106: in every batch, including the second one, and with partitions of unequal size."""
     name, tasks = topic(2), []
 
     def collect(frame: DataFrame) -> list[Any]:
@@ -63,7 +63,7 @@ def test_a_split_stream_has_enough_tasks_and_each_row_once(flow: Flow, kafka: An
 
     write(0, 100)
     rows = flow.run(name, startingOffsets="earliest", minPartitions=6, collect=collect)
-    write(100, 50)  # while it is stopped: all of it is one batch
+    write(100, 50)  # while the query is stopped: all of it is one batch
     rows += flow.run(name, minPartitions=6, collect=collect)
     assert len(tasks) == 2
     assert min(tasks) >= 6

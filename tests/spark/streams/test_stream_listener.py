@@ -48,7 +48,7 @@ def find_committed(bootstrap: str, group: str, topic: str) -> int:
 def test_the_last_batch_of_a_stopped_query_is_committed_too(
     spark: SparkSession, kafka: Any, topic: MakeTopic, tmp_path: Path, listen: Any
 ) -> None:
-    """F34: `Once` ends after one batch, and Spark never tells the source that it is done."""
+    """F34: `Once` ends after one batch, and Spark never tells the source that the batch is done."""
     name = topic()
     group = f"{name}-group"
     send(kafka.bootstrap, name, 25)
@@ -72,7 +72,7 @@ def test_the_last_batch_of_a_stopped_query_is_committed_too(
 def test_a_batch_that_waits_for_its_tick_is_measured_without_the_wait(
     spark: SparkSession, kafka: Any, topic: MakeTopic, tmp_path: Path, listen: Any
 ) -> None:
-    """I1, D26: exactly as long as Spark says its trigger took; the reader's own clock counts the wait too."""
+    """I1, D26: the time is exactly Spark's for the trigger; the reader's own clock would include the wait."""
     name = topic()
     send(kafka.bootstrap, name, 5000)
     listen()

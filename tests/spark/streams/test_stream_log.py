@@ -17,7 +17,7 @@ from tests.support.waiting import wait_until
 
 @pytest.fixture
 def settings(spark: SparkSession) -> Iterator[Any]:
-    """`settings(key, text)` for this session, until the test is over."""
+    """Return `settings(key, text)`, which sets a setting of this session until the test is over."""
     before: dict[str, str | None] = {}
 
     def change(key: str, text: str) -> None:
@@ -35,7 +35,7 @@ def settings(spark: SparkSession) -> Iterator[Any]:
 def test_old_positions_are_purged_and_two_writers_collide(
     flow: Flow, settings: Any, kafka: Any, topic: Any
 ) -> None:
-    """B031, B290, B293: the number that is kept is kept, a restart needs no more; no batch is overwritten."""
+    """B031, B290, B293: the configured number is kept, a restart needs no more; no batch is overwritten."""
     settings("spark.sql.streaming.minBatchesToRetain", "2")
     name = topic()
     produce(kafka.bootstrap, name, ["0", "1", "2", "3", "4"])
@@ -47,7 +47,7 @@ def test_old_positions_are_purged_and_two_writers_collide(
     wait_until(lambda: list_batches()[0] >= 2, "old positions are purged")
     assert list_batches()[-1] == 4
     assert len(list_batches()) >= 2
-    (flow.checkpoint / "offsets" / "77").mkdir()  # a folder with a number for a name is no batch
+    (flow.checkpoint / "offsets" / "77").mkdir()  # a folder whose name is a number is not a batch
     flow.start(name)
     produce(kafka.bootstrap, name, ["5"])
     assert flow.drain() == expect(name, 0, ["5"], start=5)
@@ -67,7 +67,7 @@ def test_a_position_that_cannot_be_written_stops_the_query_with_the_reason(
     flow.drain()
     offsets = flow.checkpoint / "offsets"
     offsets.rename(flow.checkpoint / "elsewhere")
-    offsets.write_text("")  # in the way of the folder
+    offsets.write_text("")  # blocks the folder
     produce(kafka.bootstrap, name, ["a"])
     assert str(offsets) in flow.failure()
     assert flow.take() == []

@@ -1,7 +1,7 @@
-"""What a stream does when its log is not what it was: recreated, aged out, deleted, in the middle of a batch.
+"""What a stream does when its log has changed: recreated, aged out, or deleted, even during a batch.
 
-Each way on a checkpoint of a query that had read all there was: with loss checking the query must fail and
-name the exact range, without it every row that is there must come once, and the loss must be counted.
+Each case runs on the checkpoint of a query that had read everything. With loss checking the query must fail
+and name the exact range. Without it every row that is there must come once, and the loss must be counted.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from tests.spark.conftest import MakeFlow
 from tests.spark.streaming import Flow, add_partitions, create_topic, delete_topic, expect
 from tests.support.kafka.topic_filling import delete_before, produce
 
-#: Looks that are repeated before a loss is believed need no pause here.
+#: Checks that are repeated before a loss is believed need no pause in these tests.
 HASTY = {"fetchOffset__retryIntervalMs": 10}
 
 
 def count_losses(flow: Flow) -> dict[str, int]:
-    """What the query's reports say is lost, in their newest."""
+    """Return what the newest of the query's reports says is lost."""
     (source,) = flow.progress[-1]["sources"]
     losses: dict[str, int] = source["latestOffset"]["losses"]
     return losses
 
 
 def open_reader(kafka: Any, topic: str, **options: object) -> StreamReader:
-    """The driver's half of a stream in this process, to see what it logs."""
+    """Open the driver's half of a stream in this process, to see what it logs."""
     texts = {"kafka.bootstrap.servers": kafka.bootstrap, "subscribe": topic, **HASTY, **options}
     spelled = {key.replace("__", "."): str(text) for key, text in texts.items()}
     return StreamReader(parse_stream_options(spelled, unique="u"))
@@ -42,7 +42,7 @@ def open_reader(kafka: Any, topic: str, **options: object) -> StreamReader:
 def test_a_recreated_topic_is_another_topic_whether_it_is_shorter_or_longer(
     flow: Flow, make_flow: MakeFlow, kafka: Any, topic: Any
 ) -> None:
-    """B052, B061, T10, T11, F37, G12: its rows are all new; Spark's own connector would skip them."""
+    """B052, B061, T10, T11, F37, G12: all its rows are new; Spark's own connector would skip them."""
     shorter, longer = topic(name="a-shorter"), topic(name="b-longer")
     chosen = f"{shorter},{longer}"
     for name in (shorter, longer):
@@ -62,14 +62,14 @@ def test_a_recreated_topic_is_another_topic_whether_it_is_shorter_or_longer(
     lenient.start(chosen, failOnDataLoss="false", **HASTY)
     rows = lenient.drain()
     assert rows == expect(shorter, 0, ["x"]) + expect(longer, 0, ["v", "w", "x", "y", "z"])
-    # Nobody knows what came after 3.
+    # What came after 3 is unknown.
     assert count_losses(lenient) == {"ranges": 2, "offsets": 0, "openEnds": 2}
 
 
 def test_rows_that_aged_out_before_they_were_read_are_named_or_stepped_over(
     flow: Flow, make_flow: MakeFlow, kafka: Any, topic: Any
 ) -> None:
-    """B054, B055, B061, B065, G12: below the position, and below the first row of a partition that is new."""
+    """B054, B055, B061, B065, G12: below the position, and below the first row of a new partition."""
     name = topic()
     produce(kafka.bootstrap, name, ["0", "1"])
     flow.run(name, startingOffsets="earliest")
@@ -95,7 +95,7 @@ def test_rows_that_aged_out_before_they_were_read_are_named_or_stepped_over(
 def test_a_pattern_goes_on_without_a_topic_that_was_deleted_and_with_one_that_is_new(
     flow: Flow, make_flow: MakeFlow, kafka: Any, topic: Any
 ) -> None:
-    """B027, B051, B061, T14, F29, F37: also when for a while not one topic is left."""
+    """B027, B051, B061, T14, F29, F37: even when not a single topic is left for a while."""
     name = topic(name="goes")
     pattern = f"{name}.*"
     produce(kafka.bootstrap, name, ["a", "b"])
@@ -121,7 +121,7 @@ def test_a_pattern_goes_on_without_a_topic_that_was_deleted_and_with_one_that_is
 def test_a_topic_deleted_while_a_batch_runs_fails_it_or_leaves_it_short(
     flow: Flow, make_flow: MakeFlow, kafka: Any, topic: Any
 ) -> None:
-    """B053, B064, F37: planned, then gone before its tasks read; the other topic is read all the same."""
+    """B053, B064, F37: planned, then gone before its tasks read; the other topic is still read."""
     stays, goes = topic(name="stays"), topic(name="goes")
     for name in (stays, goes):
         produce(kafka.bootstrap, name, ["a", "b"])
@@ -152,7 +152,7 @@ def test_a_topic_deleted_while_a_batch_runs_fails_it_or_leaves_it_short(
 def test_rows_that_age_out_while_a_batch_runs_are_an_error_or_left_out_once(
     flow: Flow, make_flow: MakeFlow, kafka: Any, topic: Any
 ) -> None:
-    """B055, B064: a reader never moves on by itself; out of range is an error that names the range."""
+    """B055, B064: a reader never moves on silently; out of range is an error that names the range."""
     name = topic()
     produce(kafka.bootstrap, name, ["0", "1", "2", "3"])
 
@@ -171,7 +171,7 @@ def test_rows_that_age_out_while_a_batch_runs_are_an_error_or_left_out_once(
 def test_each_loss_has_its_own_condition_and_is_told_once(
     kafka: Any, topic: Any, caplog: pytest.LogCaptureFixture, fail_on_data_loss: str
 ) -> None:
-    """B061, B065, G12: logged with its range when it is stepped over, and counted."""
+    """B061, B065, G12: when a loss is stepped over, it is logged with its range and counted."""
     name = topic()
     produce(kafka.bootstrap, name, ["0", "1", "2"])
     reader = open_reader(kafka, name, startingOffsets="earliest", failOnDataLoss=fail_on_data_loss)
@@ -200,7 +200,7 @@ def test_each_loss_has_its_own_condition_and_is_told_once(
 def test_twenty_seconds_of_topics_that_come_and_go_never_fail_a_query(
     flow: Flow, kafka: Any, topic: Any
 ) -> None:
-    """B058, B055: created, deleted, recreated, aged out under it; no row comes twice."""
+    """B058, B055: topics are created, deleted, recreated and aged out under it; no row comes twice."""
     root = topic(name="storm")
     dice = random.Random(8)
     names = [f"{root}-{n}" for n in range(4)]

@@ -1,4 +1,4 @@
-"""A query whose checkpoint was moved by hand goes on exactly where it was put."""
+"""A query whose checkpoint was moved by hand continues exactly where it was put."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def move(flow: Flow, verb: str, *how: str) -> None:
 def test_a_query_reads_again_or_passes_over_what_its_checkpoint_was_moved_by(
     flow: Flow, kafka: Any, topic: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By batch, by number, after a batch that was planned and failed: exactly the rows asked for."""
+    """By batch, by number, and after a batch that was planned and failed: exactly the requested rows come."""
     name = topic()
     for value in "abc":
         produce(kafka.bootstrap, name, [value])

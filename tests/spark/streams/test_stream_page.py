@@ -1,4 +1,4 @@
-"""What the page on streams says about Spark itself, seen on a real one."""
+"""What the page on streams says about Spark itself, checked on a real one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAGE = (Path(__file__).parents[3] / "docs" / "guides" / "streams.md").read_text(
 def test_a_checkpoint_holds_the_folders_that_the_page_shows(
     spark: SparkSession, kafka: Any, topic: Any, tmp_path: Path
 ) -> None:
-    """F49: newest ends, finished batches, state, metadata; each with its row in the table."""
+    """F49: newest ends, finished batches, state, metadata; each has its row in the table."""
     name = topic()
     produce(kafka.bootstrap, name, ["a", "b", "a"])
     frame = spark.readStream.format("penstock").option("kafka.bootstrap.servers", kafka.bootstrap)

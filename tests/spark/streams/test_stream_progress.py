@@ -1,4 +1,4 @@
-"""What a running stream tells: rows, backlog, and the offsets it commits for Kafka's own tools."""
+"""What a running stream reports: rows, backlog, and the offsets it commits for Kafka's own tools."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tests.support.waiting import wait_until
 
 
 def told(progress: dict[str, Any]) -> dict[str, Any]:
-    """What the source itself says in a report."""
+    """Return the source's own part of a report."""
     (source,) = progress["sources"]
     latest: dict[str, Any] = source["latestOffset"]
     return latest
 
 
 def fetch_committed(bootstrap: str, group: str, topic: str, partitions: int) -> list[int]:
-    """What the group has committed, by librdkafka: negative where nothing is; [] while nobody can tell."""
+    """Return the group's commits by librdkafka: negative where there is none; [] while it cannot be asked."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
     try:
         found = consumer.committed([At(topic, partition) for partition in range(partitions)], timeout=30)
@@ -41,7 +41,7 @@ def fetch_committed(bootstrap: str, group: str, topic: str, partitions: int) -> 
 
 @contextmanager
 def member_of(bootstrap: str, group: str, topic: str) -> Iterator[None]:
-    """Somebody else is an active member of the group, so nobody from outside may commit for it."""
+    """Make another client an active member of the group, so that no outsider may commit for it."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
     consumer.subscribe([topic])
 
@@ -57,7 +57,7 @@ def member_of(bootstrap: str, group: str, topic: str) -> Iterator[None]:
 def test_a_program_that_watches_the_lag_lives_through_a_batch_that_is_repeated(
     flow: Flow, kafka: Any, topic: Any
 ) -> None:
-    """Spark asks no source about a batch that it repeats after a restart, so its progress has no report."""
+    """Spark asks no source about a batch that it repeats after a restart, so the source report is missing."""
     name = topic()
     produce(kafka.bootstrap, name, ["a", "b"])
 
@@ -82,7 +82,7 @@ def test_a_program_that_watches_the_lag_lives_through_a_batch_that_is_repeated(
 def test_a_report_counts_the_rows_that_were_read_and_those_that_wait(
     flow: Flow, kafka: Any, topic: Any
 ) -> None:
-    """B080, B081, B082, B083, B301: under a cap, over two partitions; at the end nothing waits."""
+    """B080, B081, B082, B083, B301: under a cap, over two partitions; at the end no rows wait."""
     name = topic(2)
     produce(kafka.bootstrap, name, ["v" * 100] * 10)
     produce(kafka.bootstrap, name, ["w" * 100] * 5, partition=1)
@@ -119,7 +119,7 @@ def test_a_report_before_the_first_look_says_nothing() -> None:
 def test_positions_are_committed_to_a_group_before_the_first_batch_and_after_each(
     flow: Flow, kafka: Any, topic: Any
 ) -> None:
-    """Seen with another client; a query never goes on from there."""
+    """Checked with another client; a query never continues from these commits."""
     name = topic(2)
     group = f"group-of-{name}"
     produce(kafka.bootstrap, name, ["a", "b"])
@@ -145,7 +145,7 @@ def test_positions_are_committed_to_a_group_before_the_first_batch_and_after_eac
 
 
 def test_a_commit_that_is_refused_is_counted_and_holds_nothing_up(flow: Flow, kafka: Any, topic: Any) -> None:
-    """The group has a member; the query only wants to be seen there."""
+    """The group has a member; the query commits only to make its progress visible."""
     name = topic()
     group = f"group-of-{name}"
     produce(kafka.bootstrap, name, ["a"])

@@ -1,4 +1,4 @@
-"""Where a new stream starts, and where it goes on after a stop: by partition, by name, by pattern.
+"""Where a new stream starts, and where it continues after a stop: by partition, by name, by pattern.
 
 Loss checking must change nothing here, so it is switched at each restart: the queries from `latest` begin
 with it on, those from `earliest` with it off.
@@ -19,14 +19,14 @@ HOW = ["assign", "subscribe", "subscribePattern"]
 
 
 def select(how: str, topic: str, partitions: int) -> dict[str, str]:
-    """The option that selects this topic, one way or the other."""
+    """Return the option that selects this topic in the given way."""
     if how == "assign":
         return {how: json.dumps({topic: list(range(partitions))})}
     return {how: topic if how == "subscribe" else f"{topic[:-3]}.*"}
 
 
 def grow(flow: Flow, kafka: Any, name: str, how: str) -> None:
-    """A partition is added while the query runs: read from its first offset, unless it is not assigned."""
+    """Add a partition while the query runs; it is read from its first offset, unless assigned."""
     add_partitions(kafka.bootstrap, name, 4)
     produce(kafka.bootstrap, name, ["first", "second"], partition=3)
     grown = expect(name, 3, ["first", "second"])
@@ -39,7 +39,7 @@ def grow(flow: Flow, kafka: Any, name: str, how: str) -> None:
 def test_a_query_from_latest_sees_what_comes_later_also_while_it_is_stopped(
     flow: Flow, kafka: Any, topic: Any, how: str, word: str | None
 ) -> None:
-    """B001, B006, B011, B020, F1, F19, F29: the default; rows from before are never seen."""
+    """B001, B006, B011, B020, F1, F19, F29: this is the default; earlier rows are never seen."""
     name = topic(3)
     produce(kafka.bootstrap, name, ["a", "b"])
     produce(kafka.bootstrap, name, ["x"], partition=1)
@@ -62,7 +62,7 @@ def test_a_query_from_latest_sees_what_comes_later_also_while_it_is_stopped(
 def test_a_query_from_earliest_sees_every_row_once(
     flow: Flow, kafka: Any, topic: Any, how: str, word: str
 ) -> None:
-    """B002, B007, B012, B020, F19, F29: none again after a restart."""
+    """B002, B007, B012, B020, F19, F29: none comes again after a restart."""
     name = topic(3)
     produce(kafka.bootstrap, name, ["a", "b"])
     produce(kafka.bootstrap, name, ["x"], partition=1)
@@ -79,7 +79,7 @@ def test_a_query_from_earliest_sees_every_row_once(
 
 @pytest.mark.parametrize("how", HOW)
 def test_each_partition_starts_at_its_own_offset(flow: Flow, kafka: Any, topic: Any, how: str) -> None:
-    """B003, B008, B013, F19: -2 is earliest, -1 latest, another number exact; a restart goes on."""
+    """B003, B008, B013, F19: -2 is earliest, -1 latest, another number exact; a restart continues."""
     name = topic(3)
     for partition in range(3):
         produce(kafka.bootstrap, name, ["0", "1", "2", "3"], partition=partition)
@@ -133,7 +133,7 @@ def test_a_time_after_all_rows_of_a_partition_is_an_error_or_its_end(
 
 
 def test_a_topic_in_the_offsets_is_meant_in_its_own_letter_case(flow: Flow, kafka: Any, topic: Any) -> None:
-    """B020: two topics that differ in case only; offsets for the other one are refused."""
+    """B020: two topics differ only in case; offsets for the wrong one are refused."""
     name = topic(name="CaSe")
     create_topic(kafka.bootstrap, name.lower())
     produce(kafka.bootstrap, name, ["a", "b", "c"])
@@ -147,7 +147,7 @@ def test_a_topic_in_the_offsets_is_meant_in_its_own_letter_case(flow: Flow, kafk
 def test_a_query_whose_pattern_matches_nothing_yet_waits_through_restarts(
     flow: Flow, kafka: Any, topic: Any
 ) -> None:
-    """B011, F23: the default start; what appears while it is stopped is read from its first offset."""
+    """B011, F23: with the default start; what appears while it is stopped is read from its first offset."""
     prefix = f"later-{secrets.token_hex(4)}"
     chosen = {"subscribePattern": f"{prefix}.*"}
 

@@ -1,4 +1,4 @@
-"""A query can always be stopped, and one that cannot reach its brokers ends by itself in bounded time."""
+"""A query can always be stopped, and one that cannot reach its brokers ends on its own in bounded time."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.support.kafka.topic_filling import produce
 from tests.support.waiting import wait_until
 
 NOBODY = SimpleNamespace(bootstrap="127.0.0.1:1")  # refuses at once
-#: It takes less than a second; what is not stopped goes on until our own deadline, after a minute.
+#: A stop takes less than a second; a query that is not stopped runs until our own deadline, after a minute.
 STOP_WITHIN_S = 20.0
 
 
 def is_ours(pid: int) -> bool:
-    """Whether a process descends from this one: others run Spark on this computer as well."""
+    """Return whether a process descends from this one, because others run Spark on this computer too."""
     while pid > 1:
         if pid == os.getpid():
             return True
@@ -30,7 +30,7 @@ def is_ours(pid: int) -> bool:
 
 
 def list_planners() -> set[int]:
-    """The Python processes in which Spark keeps the driver's half of Python streams."""
+    """Return the Python processes in which Spark keeps the driver's half of Python streams."""
     found = set()
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -51,7 +51,7 @@ def stop_in_time(flow: Flow, planners: set[int]) -> None:
 
 
 def test_a_query_with_a_wrong_address_fails_in_bounded_time_and_says_where_it_looked(flow: Flow) -> None:
-    """F36: within its own deadline, not the network's."""
+    """F36: within our own deadline, not the network's."""
     # Its own two seconds, and time for Spark to start the query on a busy computer.
     failed = flow.start("t", on=NOBODY, kafka__default__api__timeout__ms=2000).failure(timeout_s=50)
     assert "127.0.0.1:1" in failed
@@ -59,19 +59,19 @@ def test_a_query_with_a_wrong_address_fails_in_bounded_time_and_says_where_it_lo
 
 
 def test_the_last_error_of_a_stream_with_a_wrong_option_is_the_one_that_helps(flow: Flow) -> None:
-    """PySpark stops a reader that could not be made, and shows that failure instead."""
+    """PySpark stops a reader that could not be created, and shows that failure instead."""
     failed = flow.start("t", endingOffsets="latest").failure()
     assert "endingOffsets" in failed
     assert "UnboundLocalError" not in failed
 
 
 def test_a_query_that_looks_for_its_brokers_in_vain_can_be_stopped(flow: Flow) -> None:
-    """B072, F35, F36: before its first batch; who listens at the address never answers."""
+    """B072, F35, F36: before its first batch; the server at the address never answers."""
     others = list_planners()
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(60)
         flow.start("t", on=SimpleNamespace(bootstrap=f"127.0.0.1:{silent.getsockname()[1]}"))
-        connection, _ = silent.accept()  # it is asking now
+        connection, _ = silent.accept()  # it has sent its request
         planners = list_planners() - others
         assert planners
         stop_in_time(flow, planners)
@@ -79,7 +79,7 @@ def test_a_query_that_looks_for_its_brokers_in_vain_can_be_stopped(flow: Flow) -
 
 
 def test_a_query_whose_broker_died_can_be_stopped(flow: Flow, topic: Any) -> None:
-    """B072, F35, F36: it was reading; the broker is killed before the query is stopped."""
+    """B072, F35, F36: the query was reading; the broker is killed before the query is stopped."""
     with LocalKafka() as cluster:
         name = topic(on=cluster)
         produce(cluster.bootstrap, name, ["a"])

@@ -14,7 +14,7 @@ from tests.support.kafka.topic_filling import await_markers, open_transaction, p
 
 
 def write(bootstrap: str, topic: str, values: list[str | None], *, commit: bool) -> None:
-    """One whole transaction: its rows, then a marker that has an offset of its own."""
+    """Write one whole transaction: its rows, then a marker, which has its own offset."""
     producer = open_transaction(bootstrap)
     send(producer, topic, values)
     assert producer.flush(30) == 0
@@ -28,8 +28,10 @@ def write(bootstrap: str, topic: str, values: list[str | None], *, commit: bool)
 def test_committed_only_streams_wait_for_open_transactions_and_skip_what_is_invisible(
     flow: Flow, kafka: Any, topic: Any
 ) -> None:
-    """B041, B043, B046, B062: batches that begin, end or wholly lie on markers and aborted rows; a gap is no
-    loss, for loss checking is on."""
+    """B041, B043, B046, B062: batches begin, end or lie entirely on markers and aborted rows.
+
+    A gap is not a loss, although loss checking is on.
+    """
     name = topic()
     first = open_transaction(kafka.bootstrap)
     send(first, name, ["a", None])
@@ -38,7 +40,7 @@ def test_committed_only_streams_wait_for_open_transactions_and_skip_what_is_invi
     flow.start(name, maxOffsetsPerTrigger=3, **options)
     assert flow.drain() == []
     produce(kafka.bootstrap, name, ["behind"])
-    assert flow.drain() == []  # an open transaction holds back what comes after it, too
+    assert flow.drain() == []  # an open transaction also blocks what comes after it
     first.commit_transaction(30)  # a 0, null 1, behind 2, marker 3
     write(kafka.bootstrap, name, ["no", "no"], commit=False)  # 4, 5, marker 6
     write(kafka.bootstrap, name, ["d"], commit=True)  # 7, marker 8
@@ -76,7 +78,7 @@ def test_uncommitted_streams_return_every_row_and_no_marker(flow: Flow, kafka: A
 def test_a_row_of_a_stream_has_kafkas_columns_with_nulls_and_headers(
     flow: Flow, stream: Load, kafka: Any, topic: Any
 ) -> None:
-    """B046, B047: names, types and order of the columns, and every content of them."""
+    """B046, B047: names, types and order of the columns, with every kind of content."""
     name, base = topic(), now_ms() - 60_000
     headers = [("k", b"1"), ("k", b"2"), ("empty", None)]
     produce(kafka.bootstrap, name, ["v", None], key=b"key", timestamp_ms=base, headers=headers)
@@ -113,7 +115,7 @@ def test_a_row_of_a_stream_has_kafkas_columns_with_nulls_and_headers(
 
 
 def test_the_timestamp_is_event_time_for_watermarks_and_windows(flow: Flow, kafka: Any, topic: Any) -> None:
-    """B048: windows that the watermark has passed come out once, with what was in them."""
+    """B048: windows that the watermark has passed are output once, with their content."""
     name = topic()
     base = (now_ms() - 3_600_000) // 10_000 * 10_000
     for after_s in (0, 9, 10, 25):

@@ -21,7 +21,7 @@ def number_values(count: int, start: int = 0) -> list[str]:
 def test_available_now_reads_what_was_there_in_capped_batches_and_ends(
     flow: Flow, kafka: Any, topic: Any
 ) -> None:
-    """B033, B037, B300, F27, I18, T47: shares by backlog, at least one; what came later waits."""
+    """B033, B037, B300, F27, I18, T47: shares follow the backlog, with at least one; later rows wait."""
     name = topic(2)
     produce(kafka.bootstrap, name, number_values(10))
     produce(kafka.bootstrap, name, ["x"], partition=1)
@@ -46,7 +46,7 @@ def test_available_now_reads_what_was_there_in_capped_batches_and_ends(
 def test_available_now_names_both_sets_when_a_planned_partition_disappears(
     flow: Flow, kafka: Any, topic: Any
 ) -> None:
-    """B034, T47: between two batches, whatever the loss option says; the next run reads what is there."""
+    """B034, T47: it vanishes between two batches, whatever the loss option; the next run reads the rest."""
     stays, goes = topic(name="stays"), topic(name="goes")
     for name in (stays, goes):
         produce(kafka.bootstrap, name, ["a", "b", "c", "d"])
@@ -68,7 +68,7 @@ def test_available_now_names_both_sets_when_a_planned_partition_disappears(
 def test_available_now_shows_both_offsets_when_the_log_ends_before_its_plan(
     flow: Flow, kafka: Any, topic: Any
 ) -> None:
-    """B035, T47: the topic was made anew between two batches, with fewer rows."""
+    """B035, T47: the topic was recreated between two batches, with fewer rows."""
     name = topic()
     produce(kafka.bootstrap, name, number_values(6))
 
@@ -144,14 +144,14 @@ def test_a_minimum_holds_a_batch_back_until_enough_rows_wait_or_the_delay_is_ove
     assert flow.drain() == expect(name, 0, ["8"], start=8)
     before, after = [each for each in flow.progress if each["numInputRows"]]
     ran = [datetime.fromisoformat(each["timestamp"]) for each in (before, after)]
-    # Spark's time is when a trigger began, ours when its end was decided: allow for what lies between.
+    # Spark's time is the start of a trigger, ours the moment its end was decided: allow for the difference.
     assert (ran[1] - ran[0]).total_seconds() >= 1.5 - after["durationMs"]["latestOffset"] / 1000
 
 
 def test_nothing_is_looked_at_between_two_triggers(
     flow: Flow, make_flow: MakeFlow, kafka: Any, topic: Any
 ) -> None:
-    """F4, F5: rows that come while a batch runs, or before the next trigger, are not known until then."""
+    """F4, F5: rows that arrive while a batch runs, or before the next trigger, are not known until then."""
     name = topic()
     produce(kafka.bootstrap, name, ["a"])
 

@@ -1,4 +1,4 @@
-"""Decisions leave the house only when they are in the database, also when nobody knows for a while."""
+"""Decisions are sent on only when they are in the database, even when a COMMIT is in doubt for a while."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from tests.support.kafka.topic_filling import read_back
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("accesslog_kernels")]
 
-#: A run whose database takes a COMMIT with decisions, does not answer and is away until the writer gives up.
-#: It is back when the stream waits for it (by default), or for its next attempt (where it may not wait for
-#: servers). That happens twice. Arguments: the database's host and port, its
-#: address without them, and those of the run.
+#: A run whose database receives a COMMIT with decisions, does not answer and is away until the writer gives
+#: up. It is back when the stream waits for it (the default), or for the next attempt (where the stream may
+#: not wait for servers). That happens twice. Arguments: the database's host and port, its address without
+#: them, and those of the run.
 LOSING_AN_ANSWER = """
 import sys
 from penstock.cli import main
@@ -85,7 +85,7 @@ sys.exit(code)
 
 
 def count_records(bootstrap: str, topic: str) -> int:
-    """How many records the topic's only partition has got."""
+    """Return how many records the topic's only partition has."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "count-records"})
     try:
         return consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=30)[1]
@@ -108,7 +108,7 @@ def test_the_topic_has_the_decisions_of_the_table_after_a_commit_in_doubt(
     patience: tuple[str, ...],
     course: str,
 ) -> None:
-    """The first decisions come with lines, the last ones when nobody is waited for any more."""
+    """The first decisions come with lines, the last ones when nothing is waited for any more."""
     last = ("web-1", write_line(Request(900, "192.0.2.200", "/.env")))
     traffic = {**(most := make_traffic(8, benign=300)), 0: [*most[0], last]}
     name, decisions = topic(len(traffic)), topic(1)

@@ -41,13 +41,13 @@ def read_decisions(database: OwnDatabase) -> list[dict[str, Any]]:
 def test_decisions_counts_and_state_are_in_any_database_what_the_engine_says(
     spark: SparkSession, kafka: Any, topic: Any, own_database: OwnDatabase, tmp_path: Path
 ) -> None:
-    """Stopped in the middle and started again; the sums of all tables agree with each other."""
+    """It is stopped in the middle and started again; the sums of all tables agree with each other."""
     traffic = make_traffic(4, benign=600)
     expected = decide_in_memory(traffic)
     name = topic(len(traffic))
     send_traffic(kafka.bootstrap, name, traffic)
     create_tables(own_database.url)
-    create_tables(own_database.url)  # what is there stays
+    create_tables(own_database.url)  # existing tables stay
     for batches in (2, None):
         settings = make_settings(kafka.bootstrap, name, own_database.url, tmp_path, most_lines=350)
         Pipeline(spark, settings).run(batches=batches, until_idle=True)

@@ -1,4 +1,4 @@
-"""The blocklist in every kind of database: the same list, the same cursors, also when many move it on."""
+"""The blocklist in every kind of database: same list, same cursors, even when many processes update it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_decisions_orders_and_ends_make_the_list(place: Place) -> None:
 
 
 def test_many_who_move_the_list_on_at_once_agree_on_its_cursors(place: Place) -> None:
-    """Each decides and moves on; whoever has seen every cursor has seen one list for each."""
+    """Each process decides and updates; anyone who has seen every cursor has seen one list for each."""
     seen: list[Listed] = []
     failures: list[BaseException] = []
 
@@ -72,7 +72,7 @@ def test_many_who_move_the_list_on_at_once_agree_on_its_cursors(place: Place) ->
 
 
 def test_decisions_are_found_by_an_index_also_in_tables_that_had_none(own_database: OwnDatabase) -> None:
-    """By id, and who is still blocked; making the tables again adds what is missing and nothing else."""
+    """By id, and by who is still blocked; creating the tables again adds only what is missing."""
     place = parse_place(own_database.url)
     create_tables(place)
     assert list_indexed(place) == {"decision_id", "expires_at"}

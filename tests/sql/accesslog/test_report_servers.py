@@ -1,4 +1,4 @@
-"""A report is read the same from every kind of database."""
+"""A report reads the same data from every kind of database."""
 
 from __future__ import annotations
 

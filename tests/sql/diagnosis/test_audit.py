@@ -1,4 +1,4 @@
-"""The audit of real tables: what is right passes, and each planted fault is found by the evidence named."""
+"""The audit of real tables: what is right passes, and each planted fault is found by the named evidence."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_results_that_are_right_pass_and_the_evidence_is_named(
 def test_rows_of_a_batch_that_read_nothing_new_are_right(
     own_database: OwnDatabase, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A stream with state may publish what it has held back, long after it was read."""
+    """A stream with state may publish what it has held back long after it was read."""
     sink = make_sink(own_database.url)
     with closing(sink.open("s")) as writer:
         rows = make_numbers(at(0, 0), at(5, 4))
@@ -126,7 +126,7 @@ def test_rows_of_a_batch_that_read_nothing_new_are_right(
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_planted_fault_is_found(fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """G7: rows lost, doubled, changed or added, and books that were changed."""
+    """G7: rows that were lost, doubled, changed or added, and ledgers that were changed."""
     database = make_file_database(tmp_path)
     fill(database)
     database.run(fault)
@@ -136,7 +136,7 @@ def test_each_planted_fault_is_found(fault: str, tmp_path: Path, capsys: pytest.
 def test_a_moved_stream_is_audited_by_generation(
     own_database: OwnDatabase, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Rows that a rewind deleted are booked, and rows that it left are known to be there twice."""
+    """Rows that a rewind deleted are recorded, and rows that it left are known to be there twice."""
     sink = fill(own_database)
     end = POSITIONS[-1]
     store = SinkOffsetStore(own_database.url)
@@ -163,7 +163,7 @@ def test_a_moved_stream_is_audited_by_generation(
 def test_records_that_were_skipped_by_hand_are_told_until_they_are_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The move was asked for, so it is no finding; that rows are missing must be known all the same."""
+    """The move was requested, so it is not a finding; that rows are missing must be known all the same."""
     database = make_file_database(tmp_path)
     sink = fill(database)
     end, further = POSITIONS[-1], at(50, 11)
@@ -272,7 +272,7 @@ def test_what_cannot_be_looked_at_has_an_exit_code_of_its_own(
     assert main(["audit", database.url, "nobody"]) == 2
     assert "[STREAM_NOT_FOUND]" in capsys.readouterr().err
     for stream in (["s"], []):
-        assert main(["audit", database.url, *stream, "--table", "nosuch"]) == 2  # a slip, and no finding
+        assert main(["audit", database.url, *stream, "--table", "nosuch"]) == 2  # a usage error, no finding
         printed = capsys.readouterr().err
         assert "[TABLE_NOT_IN_LEDGER]" in printed
         assert "The books have: numbers." in printed
@@ -329,7 +329,7 @@ def test_tasks_that_stage_rows_report_their_digests(
 def test_a_second_reading_of_the_log_names_what_is_missing_and_what_is_no_record(
     tmp_path: Path, kafka: Any, topic: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """G7: the log itself is the evidence; what has aged out of it is said to be unchecked."""
+    """G7: the log itself is the evidence; what has aged out of it is reported as unchecked."""
     source = topic(1)
     produce(kafka.bootstrap, source, [str(number) for number in range(30)])
     delete_before(kafka.bootstrap, source, 4)
@@ -349,7 +349,7 @@ def test_a_second_reading_of_the_log_names_what_is_missing_and_what_is_no_record
     assert any("21 records of [4, 25) each have a row" in each for each in told["checked"])
     assert any("[0, 4) has aged out" in each for each in told["unchecked"])
 
-    # The job itself has left two records out and made one up: ledger and digests agree with the rows.
+    # The job itself left two records out and made one up, so ledger and digests agree with the rows.
     with closing(sink.open("s")) as writer:
         wrong = rows.slice(0, 4).set_column(4, "penstock_offset", pa.array([26, 28, 29, 31]))
         writer.write(wrong, place(25), place(32))
@@ -407,7 +407,7 @@ def test_records_that_are_not_read_again_yet_are_no_finding(
 
 
 def test_an_audit_sees_one_moment_while_the_stream_goes_on(server_database: OwnDatabase) -> None:
-    """Otherwise a batch between two of its questions would look like a fault."""
+    """Otherwise a batch between two of the audit's queries would look like a fault."""
     sink = fill(server_database)
     end, further = POSITIONS[-1], at(25, 11)
 

@@ -73,7 +73,7 @@ def test_a_reader_chooses_topic_and_time(own_database: OwnDatabase) -> None:
 
 
 def test_any_text_is_kept_as_text(own_database: OwnDatabase) -> None:
-    """S30: values are bound, so quotes, percent signs and statements are only letters."""
+    """S30: values are bound, so quotes, percent signs and statements are only text."""
     ledger = open_loss_ledger(own_database.url)
     detail = "'; DROP TABLE penstock_losses; -- %s ? {} \\ \" ` ünïcödé 🚰\n\x1b[31m"
     ledger.record([Loss("DATA_LOST", "a%sb?", 0, 1, 2, None, detail)], seen_ms=1, stream="x' OR 1=1 --")
@@ -97,7 +97,7 @@ def test_nothing_to_record_touches_nothing(own_database: OwnDatabase) -> None:
 
 
 def test_an_opened_ledger_pickles_to_a_worker_and_shows_no_password(own_database: OwnDatabase) -> None:
-    """S12: a database address counts as a secret: what can be seen of it has no password."""
+    """S12: a database address counts as a secret, so its visible form has no password."""
     ledger = open_loss_ledger(own_database.url)
     copy = pickle.loads(pickle.dumps(ledger))
     copy.record([AGED], seen_ms=1)
@@ -114,7 +114,7 @@ def test_a_ledger_that_is_not_there_is_an_error_for_a_reader_and_is_not_made(
     place = parse_place(own_database.url)
     if place.dialect == "sqlite":
         assert not Path(str(place)).exists()
-        own_database.run("CREATE TABLE other (n INT)")  # a database, but no ledger
+        own_database.run("CREATE TABLE other (n INT)")  # a database without a ledger
     with pytest.raises(OffsetStoreError, match=r"\[LEDGER_NOT_FOUND\]"):
         open_loss_ledger(own_database.url, create=False)
     assert not Database(place).run(lambda session: session.has_table("penstock_losses"))
@@ -146,7 +146,7 @@ def test_tables_that_were_dropped_while_the_query_ran_are_made_again(own_databas
 
 def test_a_making_of_tables_that_was_killed_halfway_is_finished(own_database: OwnDatabase) -> None:
     open_loss_ledger(own_database.url)
-    own_database.run("DELETE FROM penstock_meta")  # MySQL commits each table by itself; the version is last
+    own_database.run("DELETE FROM penstock_meta")  # MySQL commits tables one by one, the version last
     open_loss_ledger(own_database.url).record([AGED], seen_ms=1)
     assert own_database.run("SELECT component, version FROM penstock_meta") == [("losses", 1)]
 
@@ -219,7 +219,7 @@ def test_tables_are_made_by_one_process_at_a_time(
 def test_a_transaction_that_the_database_ended_for_another_is_done_again(
     server_database: OwnDatabase, conflicts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server's own deadlock error, raised on purpose so that it comes each time."""
+    """The server's own deadlock error is raised on purpose, so that it comes each time."""
     monkeypatch.setattr(sql_sessions, "CONFLICT_PAUSE_S", 0.001)
     server_database.run("CREATE TABLE done (n INT)")
     database = Database(parse_place(server_database.url))
@@ -246,8 +246,8 @@ def test_a_transaction_that_the_database_ended_for_another_is_done_again(
     assert server_database.run("SELECT COUNT(*) FROM done") == [(1 if conflicts == 2 else 0,)]
 
 
-# A crash point of the test's own: the rows are written, the commit is not reached. So many rows that SQLite
-# has begun to change the file itself.
+# A crash point made for this test: the rows are written, but the commit is not reached. There are so many
+# rows that SQLite has begun to change the file itself.
 DIE_BEFORE_COMMIT = """
 import os, signal
 from penstock.core.losses.loss_ranges import Loss
@@ -270,7 +270,7 @@ def test_a_writer_killed_before_its_commit_leaves_a_ledger_as_it_was(own_databas
     writer.communicate(timeout=240)
     assert writer.returncode == -signal.SIGKILL
     assert [each.loss for each in open_loss_ledger(own_database.url, create=False).read()] == [AGED]
-    ledger.record([GONE], seen_ms=2)  # and nobody is shut out by what the dead one held
+    ledger.record([GONE], seen_ms=2)  # and the dead process's locks block nobody
     assert [each.loss for each in ledger.read()] == [AGED, GONE]
 
 
@@ -309,7 +309,7 @@ def test_a_server_that_falls_silent_is_left_by_the_deadline(
 
 
 def test_a_wrong_password_is_refused_without_being_shown(server_database: OwnDatabase) -> None:
-    """S12: neither the error nor its facts hold what was wrong."""
+    """S12: neither the error nor its facts contain the wrong password."""
     head, _, tail = server_database.url.rpartition("@")
     wrong = f"{head.rpartition(':')[0]}:hunter2@{tail}"
     with pytest.raises(OffsetStoreError, match="DATABASE_REFUSED") as caught:
@@ -337,7 +337,7 @@ def test_a_server_that_is_not_there_is_told_as_unreachable(scheme: str) -> None:
 def test_a_missing_driver_is_told_with_what_to_install(
     scheme: str, driver: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, driver, None)  # what Python does for a package that is not there
+    monkeypatch.setitem(sys.modules, driver, None)  # what Python does for a missing package
     with pytest.raises(VersionError, match="DRIVER_MISSING") as caught:
         open_loss_ledger(f"{scheme}://me:x@127.0.0.1:1/stats")
     assert package in str(caught.value)
@@ -345,7 +345,7 @@ def test_a_missing_driver_is_told_with_what_to_install(
 
 
 def test_a_user_who_may_only_write_rows_can_record(server_database: OwnDatabase) -> None:
-    """The tables exist, so no right to make any is needed."""
+    """The tables exist, so no right to create any is needed."""
     open_loss_ledger(server_database.url)
     head, _, tail = server_database.url.rpartition("@")
     name = f"clerk_{tail.rpartition('/')[2]}"
@@ -388,7 +388,7 @@ def test_a_wrong_statement_is_told_once_as_ours(own_database: OwnDatabase) -> No
 def test_a_loss_waits_for_a_ledger_that_was_reached_before_and_is_away(
     server_database: OwnDatabase, is_driver: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The query opened it when it started; a restart or a fail-over of the database must not end it."""
+    """The query opened it when it started; a restart or fail-over of the database must not end the query."""
     with FaultProxy() as proxy:
         place = parse_place(lead_through(proxy, server_database.url))
         check_ledger(place)
@@ -411,6 +411,6 @@ def test_a_ledger_that_was_never_reached_is_not_waited_for(
     with FaultProxy() as proxy:
         place = parse_place(lead_through(proxy, server_database.url))
         proxy.refuse()
-        monkeypatch.setattr(sql_sessions, "time", SimpleNamespace(monotonic=time.monotonic))  # no sleep
+        monkeypatch.setattr(sql_sessions, "time", SimpleNamespace(monotonic=time.monotonic))  # without sleep
         with pytest.raises(OffsetStoreError, match="DATABASE_UNREACHABLE"):
             check_ledger(place)

@@ -1,4 +1,4 @@
-"""Two streams add the same records to one table of sums: the audit says so, whichever it is asked for."""
+"""Two streams add the same records to one table of sums: the audit of either stream reports it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def database(tmp_path: Path) -> OwnDatabase:
 
 
 def add_up(url: str, stream: str, start: int, until: int, name: str = "totals", **more: Any) -> None:
-    """Let a stream add how many records it has read to the only row."""
+    """Let a stream add the number of records it has read to the only row."""
     sink = SqlSink(url, Table(name, mode="merge", key=("item",), add=("n",)))
     create_tables(sink, {name: pa.schema([("item", pa.string()), ("n", pa.int64())])})
     with closing(sink.open(stream)) as writer:
@@ -43,7 +43,7 @@ def audit(url: str, capsys: pytest.CaptureFixture[str], *more: str) -> list[dict
 def test_records_that_two_streams_add_to_one_table_are_a_finding(
     database: OwnDatabase, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The ledger of each stream is right by itself, and the sum is not."""
+    """The ledger of each stream is right on its own, and the sum is not."""
     add_up(database.url, "visits", 0, 10)
     assert audit(database.url, capsys) == []
     add_up(database.url, "visits2", 4, 12, "main.totals")  # the same table, however it is spelled
@@ -58,7 +58,7 @@ def test_records_that_two_streams_add_to_one_table_are_a_finding(
 def test_what_no_two_streams_share_is_no_finding(
     database: OwnDatabase, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Ranges that abut, a topic that was made anew under the same name, and other tables."""
+    """Adjacent ranges, a topic that was recreated under the same name, and other tables."""
     add_up(database.url, "visits", 0, 10, topic_ids=OLD)
     add_up(database.url, "further", 10, 20, topic_ids=OLD)
     add_up(database.url, "anew", 0, 20, topic_ids=NEW)

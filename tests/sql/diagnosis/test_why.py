@@ -1,4 +1,4 @@
-"""`penstock why` beside a real broker and real databases: the cause that was made is the one it names."""
+"""`penstock why` with a real broker and real databases: it names the cause that was created."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ EXIT_CODES = {"moving": 0, "idle": 0, "stuck": 1, "unreachable": 3, "unknown": 4
 
 
 def ask(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    """What `penstock why` told; it ends with the code of that state."""
+    """Run `penstock why`, check that its exit code fits the reported state, and return the report."""
     ended, told = ask_why(capsys, *arguments)
     assert ended == EXIT_CODES[told["state"]]
     return told
@@ -52,7 +52,7 @@ def test_the_log_explains_why_a_stream_stands(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One topic goes through all that can be seen from the brokers."""
+    """One topic goes through everything that can be seen from the brokers."""
     source = topic(1)
     store = open_offset_store(f"{tmp_path}/offsets")
     one = TopicPartition(source, 0)
@@ -86,9 +86,9 @@ def test_the_log_explains_why_a_stream_stands(
 def test_a_broker_that_is_silent_is_waited_for_as_long_as_the_settings_say(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What the answer says to raise can be raised."""
+    """The settings that the answer advises to raise can be raised."""
     open_offset_store(f"{tmp_path}/offsets").save("s", StreamPosition({TopicPartition("t", 0): 1}))
-    with socket.create_server(("127.0.0.1", 0)) as frozen:  # takes connections, and never answers
+    with socket.create_server(("127.0.0.1", 0)) as frozen:  # accepts connections, but never answers
         address = f"127.0.0.1:{frozen.getsockname()[1]}"
         asked = ("s", "--offsets", f"{tmp_path}/offsets", "--bootstrap-server", address)
         told = ask(capsys, *asked, "--set", "default.api.timeout.ms=700")
@@ -100,7 +100,7 @@ def test_a_broker_that_is_silent_is_waited_for_as_long_as_the_settings_say(
 def test_a_place_that_cannot_be_asked_and_a_stream_that_is_not_there_have_exit_codes_of_their_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No broker is asked: the position comes first. What is wrong with the question itself is 2."""
+    """No broker is asked, because the position comes first. A wrong question has exit code 2."""
     nobody = f"127.0.0.1:{find_free_ports(1)[0]}"
     (tmp_path / "damaged.db").write_text("no database " * 100)
     open_offset_store(f"{tmp_path}/offsets").save("s", StreamPosition({TopicPartition("t", 0): 1}))
@@ -117,8 +117,11 @@ def test_a_place_that_cannot_be_asked_and_a_stream_that_is_not_there_have_exit_c
 def test_an_open_transaction_is_named_with_all_that_it_holds_whatever_the_stream_reads(
     tmp_path: Path, kafka: Any, topic: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """T03: nobody has to say how the stream reads. Two of three partitions are held back; the answer says
-    for which readers it holds, and is taken back when the position moves."""
+    """T03: nobody has to say how the stream reads.
+
+    Two of three partitions are held back. The answer says for which readers this holds, and is withdrawn when
+    the position moves.
+    """
     source, name = topic(3), f"orders-{secrets.token_hex(4)}"
     parts = [TopicPartition(source, number) for number in range(3)]
     for each in parts:
@@ -147,7 +150,7 @@ def test_an_open_transaction_is_named_with_all_that_it_holds_whatever_the_stream
         assert (sure["condition"], sure["state"]) == ("OPEN_TRANSACTION", "stuck")
         assert "--isolation" not in sure["hint"]
         free = ask(capsys, *asked, "--watch", "1s", "--set", "isolation.level=read_uncommitted")
-        assert (free["condition"], free["state"]) == ("STANDS_STILL", "stuck")  # it is not held
+        assert (free["condition"], free["state"]) == ("STANDS_STILL", "stuck")  # it is not held back
         ended = threading.Event()
 
         def move() -> None:
@@ -189,8 +192,8 @@ def test_a_stream_that_moves_while_it_is_watched_is_said_to_move(
 
 
 def limit_reading(settings: ClientSettings, client_id: str, bytes_per_s: float) -> None:
-    """A quota for all who read with this client id."""
-    # Not above: it warns where it is the first of its package.
+    """Set a quota for all clients that read with this client id."""
+    # Not imported at the top: it issues a warning if it is the first import of its package.
     from kafka.protocol.admin import AlterClientQuotasRequest, DescribeClientQuotasRequest
 
     entry = AlterClientQuotasRequest.EntryData
@@ -208,7 +211,7 @@ def limit_reading(settings: ClientSettings, client_id: str, bytes_per_s: float) 
 def test_a_quota_of_the_brokers_is_named(
     tmp_path: Path, kafka: Any, topic: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Though they are silent to a client that they hold back, they are not taken for unreachable."""
+    """They do not answer a client that they throttle, but they are not mistaken for unreachable."""
     source, client_id = topic(1), f"slow-{secrets.token_hex(4)}"
     produce(kafka.bootstrap, source, [b"x" * 1000] * 10)
     store = open_offset_store(f"{tmp_path}/offsets")
@@ -245,7 +248,7 @@ def test_a_row_that_another_session_holds_is_seen_without_waiting_for_it(own_dat
 def test_a_user_without_the_right_to_see_other_sessions_gets_an_answer_as_well(
     server_database: OwnDatabase,
 ) -> None:
-    """PostgreSQL tells everybody which session it is, and not what it does; MariaDB tells nothing."""
+    """PostgreSQL shows everyone which session it is, but not what it does; MariaDB shows nothing."""
     sink = make_sink(server_database.url)
     sink.open("s").close()
     with closing(server_database.connect()) as other, make_role(server_database) as role:
@@ -287,7 +290,7 @@ def test_a_lock_that_was_left_open_and_a_second_program_are_named(
         other.execute("ROLLBACK")
     assert told["condition"] == "LOCK_WAIT"
     assert f"fuser -v {tmp_path}/own.db" in told["hint"]
-    assert "user" not in told["what"]  # a file has no sessions, and hides none from anybody
+    assert "user" not in told["what"]  # a file has no sessions, and hides none from anyone
     assert "pg_stat" not in told["hint"]
     ended = threading.Event()
 
@@ -311,8 +314,11 @@ def test_a_lock_that_was_left_open_and_a_second_program_are_named(
 def test_an_operators_rewind_under_an_idle_program_is_not_called_its_writer(
     own_database: OwnDatabase, kafka: Any, topic: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The program notices it with its next batch. Until one is started nobody may publish; then all is as
-    it was before, whether the move was made before we looked or while we did."""
+    """The program notices it with its next batch.
+
+    Until one is started nobody may publish. Then all is as before, whether the move was made before we looked
+    or while we did.
+    """
     source = topic(1)
     produce(kafka.bootstrap, source, ["a"] * 5)
     sink = make_sink(own_database.url)
@@ -359,7 +365,7 @@ def test_a_rewind_while_we_look_is_no_progress_and_no_second_program(
     passed_s = [0.0]
 
     def sleep(seconds: float) -> None:
-        """Somebody does something while we wait, and no time goes by but on this clock."""
+        """Let somebody act while we wait; no time passes except on this clock."""
         while acts:
             acts.pop(0)()
         passed_s[0] += seconds
@@ -389,7 +395,7 @@ def test_a_rewind_while_we_look_is_no_progress_and_no_second_program(
 def test_the_session_that_blocks_is_named_and_not_the_streams_own_that_waits_for_it(
     server_database: OwnDatabase, kafka: Any, topic: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The stream's own session holds the row of its writer and waits for another one's lock on its table."""
+    """The stream's own session holds its writer row and waits for another session's lock on its table."""
     source = topic(1)
     produce(kafka.bootstrap, source, ["a"] * 5)
     sink = make_sink(server_database.url, mode="upsert", key=("partition_id", "number"))
@@ -433,7 +439,7 @@ def test_a_metadata_lock_is_called_one_and_its_victim_is_not_named_as_the_cause(
     capsys: pytest.CaptureFixture[str],
     is_altered: bool,
 ) -> None:
-    """MariaDB lists no such lock by itself; all that it shows is the stream's own session, which waits."""
+    """MariaDB does not list such a lock; all that it shows is the stream's own session, which waits."""
     source = topic(1)
     produce(kafka.bootstrap, source, ["a"] * 5)
     sink = make_sink(mariadb_database.url)

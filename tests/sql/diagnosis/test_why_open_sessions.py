@@ -1,4 +1,4 @@
-"""`penstock why` while a stream pauses between two waits for the same lock: not all is free then."""
+"""`penstock why` while a stream pauses between two waits for the same lock: not everything is free then."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.kafka.topic_filling import produce
 def test_a_session_that_holds_rows_while_the_stream_does_not_wait_is_told(
     server_database: OwnDatabase, kafka: Any, topic: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its last wait was given up after 30 s and the next one has not begun: its own row is free."""
+    """Its last wait was given up after 30 s and the next one has not begun, so its own row is free."""
     source = topic(1)
     produce(kafka.bootstrap, source, ["a"] * 5)
     sink = make_sink(server_database.url)
@@ -51,7 +51,7 @@ def test_a_session_that_holds_rows_while_the_stream_does_not_wait_is_told(
 def test_a_session_that_holds_the_row_of_an_offset_store_is_told(
     server_database: OwnDatabase, kafka: Any, topic: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without a sink, it is the store whose rows somebody may hold: it is not said to be free."""
+    """Without a sink, the blocked rows may be the store's, so the store is not said to be free."""
     source = topic(1)
     produce(kafka.bootstrap, source, ["a"] * 5)
     store = SqlOffsetStore(server_database.url)
@@ -84,7 +84,7 @@ def test_a_session_that_only_reads_is_nobodys_cause(server_database: OwnDatabase
 def test_a_user_who_may_not_see_other_sessions_is_not_told_that_there_are_none(
     server_database: OwnDatabase,
 ) -> None:
-    """PostgreSQL tells everybody who holds which table, and not since when; MariaDB tells nothing."""
+    """PostgreSQL shows everyone who holds which table, but not since when; MariaDB shows nothing."""
     sink = make_sink(server_database.url)
     with closing(sink.open("s")) as writer:
         writer.write(make_numbers(at(0), at(2)), at(0), at(2))

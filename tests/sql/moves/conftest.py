@@ -1,4 +1,4 @@
-"""What the tests share that move a stream by hand."""
+"""Fixtures shared by the tests that move a stream by hand."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _no_local_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that runs on this computer has nothing to do with these streams."""
+    """Hide any local cluster on this computer, which has nothing to do with these streams."""
     monkeypatch.setenv("PENSTOCK_STATE", str(tmp_path / "state"))

@@ -1,4 +1,4 @@
-"""What a sink's ledger tells of moves: a person's is one by hand, a program's own at its start is not."""
+"""What a sink's ledger reports as moves by hand: a person's moves, but not a program's own at its start."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.sql.sinks import at, make_numbers, make_sink
 def test_a_programs_own_seek_is_not_told_as_a_move_by_hand(
     tmp_path: Path, verb: str, is_by_hand: bool
 ) -> None:
-    """Neither to who asks why the stream stands, nor to the program that it has fenced."""
+    """Neither `why` nor the program that the seek has fenced reports it as a move by hand."""
     database = OwnDatabase(f"sqlite://{tmp_path}/own.db")
     sink = make_sink(database.url)
     with closing(sink.open("s")) as writer:

@@ -1,4 +1,4 @@
-"""A database that went back to an earlier state, by a fail-over or a restore: never a silent loss."""
+"""A database that went back to an earlier state, through a fail-over or a restore: never a silent loss."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from penstock.stores.sql.sink.sink_writer import SqlWriter, open_writer
 from tests.sql.databases import OwnDatabase
 from tests.sql.sinks import at, make_numbers, make_sink, read_numbers
 
-#: What a batch changes; the epoch of the writer is in another table and went to the replica before.
+#: The tables that a batch changes; the writer's epoch is in another table and reached the replica earlier.
 TABLES = ("numbers", "penstock_sink_positions")
 
 
 def keep_copy(database: OwnDatabase) -> Callable[[], None]:
-    """Note the database as it is; the function returned puts it back, as a replica that lagged would."""
+    """Copy the state of the database; return a function that restores it, as a replica that lagged would."""
     for table in TABLES:
         database.run(f"CREATE TABLE copy_of_{table} AS SELECT * FROM {table}")
 
@@ -41,7 +41,7 @@ def write(
 
 
 def test_a_lost_batch_that_moved_only_a_new_partition_is_noticed(own_database: OwnDatabase) -> None:
-    """The ledger stands where the next batch begins in every partition that it knows."""
+    """The ledger is where the next batch begins in every partition that it knows."""
     with closing(make_sink(own_database.url).open("s")) as writer:
         write(writer, at(0), at(5))
         restore = keep_copy(own_database)
@@ -55,7 +55,7 @@ def test_a_lost_batch_that_moved_only_a_new_partition_is_noticed(own_database: O
 
 
 def test_a_lost_batch_that_moved_nothing_and_wrote_rows_is_noticed(own_database: OwnDatabase) -> None:
-    """Results of what was read before, such as windows that were closed."""
+    """The rows are results of what was read before, such as windows that were closed."""
     with closing(make_sink(own_database.url).open("s")) as writer:
         write(writer, at(0), at(5))
         restore = keep_copy(own_database)
@@ -65,7 +65,7 @@ def test_a_lost_batch_that_moved_nothing_and_wrote_rows_is_noticed(own_database:
         with pytest.raises(OffsetStoreError, match=r"LEDGER_WENT_BACK.*2 batches.*no offsets") as raised:
             write(writer, at(5), at(9))
         assert raised.value.facts["batches"] == 2
-    with closing(make_sink(own_database.url).open("s")) as writer:  # started again, it goes on from there
+    with closing(make_sink(own_database.url).open("s")) as writer:  # after a restart it continues from there
         assert writer.position == at(5)
         write(writer, at(5), at(9))
     assert read_numbers(own_database) == [(0, n) for n in range(9)]
@@ -74,7 +74,7 @@ def test_a_lost_batch_that_moved_nothing_and_wrote_rows_is_noticed(own_database:
 def test_a_batch_that_another_writer_published_with_the_same_epoch_is_noticed(
     own_database: OwnDatabase,
 ) -> None:
-    """The fail-over has lost the first writer's take-over, so the second one was given the same epoch."""
+    """The fail-over lost the first writer's take-over, so the second writer was given the same epoch."""
     sink = make_sink(own_database.url)
     with closing(sink.open("s")) as first:
         write(first, at(0), at(5))
@@ -89,7 +89,7 @@ def test_a_batch_that_another_writer_published_with_the_same_epoch_is_noticed(
 
 
 class LostAnswer(Performer):
-    """Hands that lose the answer to the third COMMIT, and the question that follows."""
+    """A performer of steps that loses the answer to the third COMMIT, and the question that follows."""
 
     commits = 0
     is_away = False
@@ -107,7 +107,7 @@ class LostAnswer(Performer):
 
 
 def test_a_commit_in_doubt_of_a_batch_that_moved_nothing_is_not_made_twice(own_database: OwnDatabase) -> None:
-    """T38: by its offsets it looks like the next one; its token says that it is there."""
+    """T38: its offsets are those of the next batch too; its token shows that it is there."""
     windows = make_numbers(at(0), at(2))
     with closing(open_writer(make_sink(own_database.url), "s", performer_type=LostAnswer)) as writer:
         write(writer, at(0), at(5))
@@ -120,7 +120,7 @@ def test_a_commit_in_doubt_of_a_batch_that_moved_nothing_is_not_made_twice(own_d
 
 
 def test_a_commit_in_doubt_over_a_database_that_went_back_is_not_repeated(own_database: OwnDatabase) -> None:
-    """T38: the ledger has neither the batch's token nor the state that it follows."""
+    """T38: the ledger has neither the batch's token nor the state before it."""
     with closing(open_writer(make_sink(own_database.url), "s", performer_type=LostAnswer)) as writer:
         restore = keep_copy(own_database)
         write(writer, at(0), at(5))

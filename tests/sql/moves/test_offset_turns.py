@@ -1,4 +1,4 @@
-"""Two programs that store offsets of one stream at once, in a database: the second waits, and then looks."""
+"""Two programs store offsets of one stream at once in a database: the second waits, and then looks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.sql.databases import OwnDatabase
 from tests.support.waiting import wait_until
 
 T0 = TopicPartition("t", 0)
-#: How many sessions wait for a row that another one holds.
+#: Counts the sessions that wait for a row that another session holds.
 WAITING = {
     "postgresql": "SELECT COUNT(*) FROM pg_stat_activity "
     "WHERE datname = current_database() AND wait_event_type = 'Lock'",
@@ -42,7 +42,7 @@ def test_who_waits_for_another_compares_with_what_that_one_has_left(
     act: Callable[[SqlOffsetStore], None],
     condition: str,
 ) -> None:
-    """T33: one that had looked before it had its turn would go back behind the other, and not know it."""
+    """T33: a program that compared before its turn would unknowingly go back behind the other."""
     database, waiting = server_database, WAITING[parse_place(server_database.url).dialect]
     first, second = SqlOffsetStore(database.url), SqlOffsetStore(database.url)
     first.save("s", StreamPosition({T0: 1}))
@@ -61,7 +61,7 @@ def test_who_waits_for_another_compares_with_what_that_one_has_left(
         compare(*compared)
         if threading.current_thread() is not other:
             other.start()
-            # MariaDB renews this table only when nobody has looked for a tenth of a second.
+            # MariaDB refreshes this table only when nobody has looked for a tenth of a second.
             wait_until(lambda: database.run(waiting) == [(1,)], "the other one waits for us", every_s=0.2)
 
     monkeypatch.setattr(sql_store, "refuse_going_back", compare_until_another_waits)

@@ -1,4 +1,4 @@
-"""A topic was deleted and made anew: it is read as another log, and no row of the old one is lost."""
+"""A topic was deleted and recreated: it is read as another log, and no row of the old one is lost."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ YES = ("--yes", "--watch", "0s")
 
 
 class Shop:
-    """A stream that has read all of a topic, into rows and sums, before the topic was made anew."""
+    """A stream that read a whole topic, into rows and sums, before the topic was recreated."""
 
     def __init__(self, kafka: Any, name: str, database: OwnDatabase, capsys: Any) -> None:
         self.client: ClientSettings = settings_of(kafka.bootstrap)
@@ -50,7 +50,7 @@ class Shop:
         return StreamPosition({TopicPartition(self.name, 0): offset}, {self.name: topic_id})
 
     def read(self) -> None:
-        """Run the stream until it has read all."""
+        """Run the stream until it has read everything."""
         with closing(KafkaLogView(self.client)) as view:
             known = view.describe([self.name])[self.name].topic_id
             end = view.latest([TopicPartition(self.name, 0)])[TopicPartition(self.name, 0)]
@@ -85,7 +85,7 @@ class Shop:
         return told
 
     def count(self) -> tuple[int, int]:
-        """Rows, and what the sums have counted."""
+        """Return the number of rows, and what the sums have counted."""
         (lines,), (sums,) = (
             self.database.run(f"SELECT {each}") for each in ("COUNT(*) FROM lines", "SUM(n) FROM sums")
         )
@@ -103,7 +103,7 @@ def shop(
 
 
 def test_the_new_topic_is_read_from_its_beginning_and_every_record_counts_once(shop: Shop) -> None:
-    """What `why` advises is what can be done, and the audit agrees with the sums."""
+    """The advice of `why` can be followed, and the audit agrees with the sums."""
     shop.capsys.readouterr()
     assert main(["why", "s", "--sink", shop.database.url, "--watch", "0s", *shop.brokers]) == 1
     told = shop.capsys.readouterr().out
@@ -118,7 +118,7 @@ def test_the_new_topic_is_read_from_its_beginning_and_every_record_counts_once(s
         assert "another topic" in told
     told_before = shop.audit("--re-read")
     assert told_before["findings"] == []
-    assert "read again yet" not in " ".join(told_before["notes"])  # the old records never are
+    assert "read again yet" not in " ".join(told_before["notes"])  # the old records never come again
     shop.read()
     assert shop.count() == (OLD + NEW, OLD + NEW)
     assert shop.audit()["findings"] == []
@@ -129,7 +129,7 @@ def test_the_new_topic_is_read_from_its_beginning_and_every_record_counts_once(s
 
 
 def test_nothing_is_deleted_that_only_the_old_topic_had(shop: Shop) -> None:
-    """Before the new one is read and after it, with and without --yes."""
+    """This holds before and after the new one is read, with and without --yes."""
     for more in ((), YES):
         refused = shop.offsets("rewind", "--to-start", "--rebuild", "sums", *more, code=1)
         assert "[REBUILD_INCOMPLETE]" in refused
@@ -143,13 +143,13 @@ def test_nothing_is_deleted_that_only_the_old_topic_had(shop: Shop) -> None:
         asked = ("--to-start", "--delete-from", "lines", "--sums-count-twice")
         assert "[ROWS_OF_ANOTHER_LOG]" in shop.offsets("rewind", *asked, *more, code=1)
     assert shop.count() == (OLD + NEW, OLD + NEW)
-    # Beyond what the old one had, all rows are of the new one.
+    # Beyond the old topic's end, all rows belong to the new topic.
     asked = ("--by", "2", "--delete-from", "lines", "--sums-count-twice")
     assert "Deletes 2 rows of lines" in shop.offsets("rewind", *asked)
 
 
 def test_an_adopted_topic_is_taken_at_its_word_and_nothing_is_deleted_on_it(shop: Shop) -> None:
-    """Whether it holds the same records only a person knows, and persons err: here they are others."""
+    """Only a person knows whether it holds the same records, and people err: here the records are others."""
     shop.offsets("adopt", "--topic", shop.name, *YES)
     refused = shop.offsets("rewind", "--to-start", code=1)
     assert "[SUMS_WOULD_COUNT_TWICE]" in refused

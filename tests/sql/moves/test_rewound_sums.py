@@ -1,4 +1,4 @@
-"""A stream with a table of sums is taken back: no total is wrong without a word, and the way is shown."""
+"""A stream with a table of sums is rewound: no total is silently wrong, and the remedy is shown."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ITEMS = ("apple", "pear", "plum")
 def test_totals_are_true_after_a_rewind_or_it_is_refused(
     spark: SparkSession, kafka: Any, topic: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One table of rows and one of sums; taken back by time, with only the rows deleted."""
+    """One table of rows and one of sums, rewound by time, with only the rows deleted."""
     name, database = topic(1), make_file_database(tmp_path)
     sink = SqlSink(
         database.url, Table("raw", provenance=True), Table("totals", mode="merge", key=("item",), add=("n",))
@@ -71,7 +71,7 @@ def test_totals_are_true_after_a_rewind_or_it_is_refused(
     assert database.run("SELECT COUNT(*) FROM raw") == [(30,)]
     assert (list_totals(), audit()["findings"]) == (truth, [])
 
-    # Asked for by name, it is done, and the audit knows it for ever.
+    # Requested by name, it is done, and the audit remembers it forever.
     assert ask(*back, "--sums-count-twice", "--yes", "--watch", "0s") == 0
     assert "12 rows of raw" in capsys.readouterr().out
     run()
@@ -81,7 +81,7 @@ def test_totals_are_true_after_a_rewind_or_it_is_refused(
     assert "[18, 30)" in found["what"]
     assert "--rebuild totals" in found["what"]
 
-    # What the audit advises brings the truth back.
+    # Following the audit's advice makes the totals right again.
     assert ask("--to-start", "--delete-from", "raw", "--rebuild", "totals", "--yes", "--watch", "0s") == 0
     run()
     assert list_totals() == truth

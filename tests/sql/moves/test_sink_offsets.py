@@ -1,4 +1,4 @@
-"""A stream whose offsets are kept with its results is moved by hand: its writer fenced, its rows too."""
+"""A stream whose offsets are kept with its results is moved by hand: its writer is fenced, its rows too."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ GOLDEN = Path(__file__).parents[2] / "golden"
 def test_a_moved_stream_reads_and_writes_again_from_there(
     own_database: OwnDatabase, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The writer of before is fenced; what comes again is of the next generation, and nothing is twice."""
+    """The previous writer is fenced; what is read again is of the next generation, and nothing is twice."""
     sink = make_sink(own_database.url, provenance=True)
     before, end = at(0, 0), at(5, 4, topic_ids={"t": b"\x01" * 16})
     old = sink.open("s")
@@ -89,7 +89,7 @@ def test_a_change_that_cannot_be_made_changes_nothing(own_database: OwnDatabase)
 
 
 def test_rows_that_add_up_cannot_be_deleted_and_read_again(own_database: OwnDatabase) -> None:
-    """The sum in a row is of many records; a rewind would bring back the last of them only."""
+    """The sum in a row comes from many records; a rewind would bring back only the last of them."""
     sink = SqlSink(
         own_database.url, Table("sums", mode="merge", key=("name",), add=("total",), provenance=True)
     )
@@ -108,7 +108,7 @@ def test_rows_that_add_up_cannot_be_deleted_and_read_again(own_database: OwnData
 
 
 def test_rows_of_another_stream_in_the_same_table_are_not_deleted(own_database: OwnDatabase) -> None:
-    """Two streams may read one topic into one table; a row does not say whose it is."""
+    """Two streams may read one topic into one table, and a row does not say which stream wrote it."""
     sink = make_sink(own_database.url, provenance=True)
     for stream in ("one", "two"):
         with closing(sink.open(stream)) as writer:
@@ -121,7 +121,7 @@ def test_rows_of_another_stream_in_the_same_table_are_not_deleted(own_database: 
 
 
 def add_up(until: int, start: int = 0) -> dict[str, pa.Table]:
-    """What a batch of these offsets puts into a table of rows, a table of sums and one of last values."""
+    """Return what a batch of these offsets writes to a table of rows, one of sums and one of last values."""
     rows = with_provenance(make_numbers(at(start), at(until)))
     last = {"name": ["odd", "even"], "n": [max(range(1, until, 2)), max(range(0, until, 2))]}
     return {
@@ -154,7 +154,7 @@ def read_all(database: OwnDatabase) -> dict[str, list[tuple[object, ...]]]:
 def test_a_table_of_sums_is_not_taken_back_a_little_but_emptied_and_filled_anew(
     own_database: OwnDatabase, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What is refused is refused without --yes, too; what is deleted is counted before and booked after."""
+    """A refusal does not depend on --yes; what is deleted is counted before and recorded after."""
     sink = make_adding_sink(own_database.url)
     store = SinkOffsetStore(own_database.url)
     with closing(sink.open("s")) as writer:
@@ -175,7 +175,7 @@ def test_a_table_of_sums_is_not_taken_back_a_little_but_emptied_and_filled_anew(
             ask("s", Change(1, "ann", "rewind", at(9), at(5)), RowRequest(rebuild=("sums",)))
     assert read_all(own_database) == truth
 
-    # Records that count twice because somebody said so are found by an audit, until the table is built anew.
+    # Records that count twice because somebody said so are found by an audit, until the table is rebuilt.
     twice = RowRequest(delete_from=("numbers",), may_count_twice=True)
     assert store.preview("s", Change(1, "ann", "rewind", at(9), at(5)), twice).deleted == {"numbers": 4}
     assert store.move("s", Change(1, "ann", "rewind", at(9), at(5)), twice).deleted == {"numbers": 4}
@@ -210,13 +210,13 @@ def test_state_that_a_stream_reads_back_is_not_fed_twice(tmp_path: Path) -> None
     store, back = SinkOffsetStore(database.url), Change(1, "ann", "seek", at(9), at(4))
     with pytest.raises(OptionError, match=r"SUMS_WOULD_COUNT_TWICE.*sessions \(mode state"):
         store.change("s", back)
-    # A sink that fills another table from now on adds nothing to this one.
+    # A sink that fills another table from then on adds nothing to this one.
     store.move("s", back, RowRequest(written=frozenset({"sessions_2"})))
     assert store.load("s") == at(4)
 
 
 def test_a_stream_that_began_in_the_middle_of_the_log_is_sent_back_to_there(tmp_path: Path) -> None:
-    """Further back lie records that its sums have never held."""
+    """Before that there are records that its sums have never held."""
     database = make_file_database(tmp_path)
     with closing(make_adding_sink(database.url).open("s")) as writer:
         writer.write(add_up(9, 4), at(4), at(9))
@@ -232,8 +232,10 @@ def test_a_stream_that_began_in_the_middle_of_the_log_is_sent_back_to_there(tmp_
 
 
 def test_a_row_of_an_upsert_that_was_deleted_comes_back_with_its_last_record(tmp_path: Path) -> None:
-    """What stood there before, from a record that is not read again, does not: only the same program ends
-    with the same rows."""
+    """An earlier value, from a record that is not read again, does not come back.
+
+    Only the same program ends with the same rows.
+    """
     database = make_file_database(tmp_path)
     sink = SqlSink(database.url, Table("latest", mode="upsert", key=("name",), provenance=True))
     create_tables(sink, {"latest": pa.schema([("name", pa.string()), ("n", pa.int64())])})
@@ -249,7 +251,7 @@ def test_a_row_of_an_upsert_that_was_deleted_comes_back_with_its_last_record(tmp
     truth = database.run(question)
     store = SinkOffsetStore(database.url)
     store.move("s", Change(1, "ann", "rewind", at(4), at(1)), RowRequest(delete_from=("latest",)))
-    assert database.run(question) == []  # not a=0, which a=2 had replaced
+    assert database.run(question) == []  # not a=0, which a=2 had already replaced
     with closing(sink.open("s")) as writer:
         for offset, name in enumerate(("b", "a", "c"), start=1):
             put(writer, name, offset)
@@ -289,7 +291,7 @@ def test_rows_deleted_under_another_name_of_the_table_are_booked_under_its_own(
 def test_records_that_have_aged_out_keep_their_sums(
     kafka: Any, topic: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Emptied, the table could not be filled again: that is known before a row goes."""
+    """If it was emptied, the table could not be filled again: this is detected before a row is deleted."""
     name, database = topic(1), make_file_database(tmp_path)
     produce(kafka.bootstrap, name, ["x"] * 9)
     delete_before(kafka.bootstrap, name, 3)
@@ -353,7 +355,7 @@ def test_a_dry_run_knows_that_a_query_goes_on_from_its_checkpoint(
 def test_a_ledger_that_an_older_version_has_moved_is_judged_alike(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its moves have no number in their names, and its tables their modes."""
+    """That version's moves have no number in their names, and its tables have no recorded modes."""
     database = make_file_database(tmp_path)
     with closing(sqlite3.connect(tmp_path / "own.db")) as connection:
         connection.executescript((GOLDEN / "sink_ledger_v1_moved.sql").read_text())
@@ -372,7 +374,7 @@ def test_the_plain_address_of_a_sinks_database_leads_to_the_sink(
     with closing(make_sink(own_database.url).open("s")) as writer:
         writer.write(make_numbers(at(0), at(5)), at(0), at(5))
     meant = f"use sink:{parse_place(own_database.url)}."
-    assert main(["offsets", "show", "--at", own_database.url, "s"]) == 1  # there are no tables of a store's
+    assert main(["offsets", "show", "--at", own_database.url, "s"]) == 1  # there are no store tables yet
     assert meant in capsys.readouterr().err
     SinkOffsetStore(own_database.url).change("s", Change(1, "ann", "skip", at(5), at(6)))  # now there are
     assert main(["offsets", "show", "--at", own_database.url, "s"]) == 1
@@ -380,7 +382,7 @@ def test_the_plain_address_of_a_sinks_database_leads_to_the_sink(
     assert "[STREAM_NOT_FOUND]" in printed
     assert meant in printed
     assert main(["offsets", "show", "--at", own_database.url, "other"]) == 1
-    assert meant not in capsys.readouterr().err  # the sink has no results of that one
+    assert meant not in capsys.readouterr().err  # the sink has no results of that stream
     assert main(["offsets", "show", "--at", own_database.url]) == 0
     assert meant in capsys.readouterr().out
     assert main(["audit", f"sink:{own_database.url}", "s"]) == 0
@@ -396,7 +398,7 @@ def test_a_database_without_a_ledger_is_told(tmp_path: Path) -> None:
 def test_a_position_from_elsewhere_that_leads_back_is_taken_if_sums_may_count_twice(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str
 ) -> None:
-    """The error names the option, so the verb has it; a dry run answers as the real one."""
+    """The error names the option, so the verb has it; a dry run answers like a real one."""
     database = make_file_database(tmp_path)
     with closing(make_adding_sink(database.url).open("s")) as writer:
         writer.write(add_up(9), at(0), at(9))
@@ -417,7 +419,7 @@ def test_a_position_from_elsewhere_that_leads_back_is_taken_if_sums_may_count_tw
 def test_a_rewind_that_moves_nothing_is_not_made_and_fences_nobody(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An offset that lies ahead leaves every partition where it is, and no row is to go."""
+    """An offset that lies ahead leaves every partition where it is, and no row has to go."""
     database = make_file_database(tmp_path)
     sink = make_sink(database.url, provenance=True)
     store = SinkOffsetStore(database.url)
@@ -435,7 +437,7 @@ def test_a_rewind_that_moves_nothing_is_not_made_and_fences_nobody(
         writer.write(with_provenance(make_numbers(at(5), at(7))), at(5), at(7))
     assert main([*asked[:-2], "--only", "tt-1", "--by", "1"]) == 1
     assert "[NOT_IN_STREAM]" in capsys.readouterr().err
-    # Rows that were lost are still booked; that is something to change.
+    # Rows that were lost are still in the ledger, so there is something to change.
     database.run("DELETE FROM numbers")
     store.move("s", Change(1, "ann", "rewind", at(7), at(0)))
     moved = store.move("s", Change(1, "ann", "rewind", at(0), at(0)), RowRequest(rebuild=("numbers",)))

@@ -1,4 +1,4 @@
-"""Sums stay true however a stream was taken back: under another spelling, in two steps, or after a regret."""
+"""Sums stay true however a stream was rewound: under another spelling, in two steps, or reconsidered."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def make_sums(url: str, name: str = "sums", **settings: Any) -> SqlSink:
 
 
 def add_up(sink: SqlSink, start: int, until: int, **more: Any) -> None:
-    """What one batch of a run of its own adds to the only table."""
+    """Add what one batch of a separate run adds to the only table."""
     with closing(sink.open("s")) as writer:
         rows = pa.table({"name": ["all"], "n": [sum(range(start, until))]})
         writer.write(rows, writer.position or at(start, **more), at(until, **more))
@@ -50,7 +50,7 @@ def rewind(before: StreamPosition, after: StreamPosition, verb: str = "rewind") 
 
 
 def qualify(url: str, name: str) -> str:
-    """The same table with its schema."""
+    """Return the same table with its schema."""
     place = parse_place(url)
     if isinstance(place, FilePlace):
         return f"main.{name}"
@@ -67,7 +67,7 @@ def list_findings(url: str, capsys: pytest.CaptureFixture[str]) -> list[tuple[st
 def test_a_table_under_another_spelling_is_the_same_table(
     own_database: OwnDatabase, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With its schema or without, the rows hold the same records already."""
+    """With or without its schema, the rows already hold the same records."""
     url = own_database.url
     add_up(make_sums(url), 0, 9)
     store, long_name = SinkOffsetStore(url), qualify(url, "sums")
@@ -75,12 +75,12 @@ def test_a_table_under_another_spelling_is_the_same_table(
     for written in ({each} for each in spellings):
         with pytest.raises(OptionError, match=r"SUMS_WOULD_COUNT_TWICE.*sums \(mode merge") as told:
             store.move("s", rewind(at(9), at(5), "seek"), RowRequest(written=frozenset(written)))
-        # A program has no such option: it is named with the command that has it.
+        # A program has no such option, so the message names the command that has it.
         assert "`penstock offsets rewind ... s --offset t-0=5 --sums-count-twice`" in str(told.value)
     with pytest.raises(OptionError, match="TABLE_NAMED_TWICE"):
         store.move("s", rewind(at(9), at(0)), RowRequest(rebuild=("sums", long_name)))
 
-    # Counted twice under one name each: found, and mended, as one table.
+    # Counted twice under each of two names, it is found and repaired as one table.
     store.move("s", rewind(at(9), at(5)), RowRequest(may_count_twice=True))
     add_up(make_sums(url, long_name), 5, 9)
     assert list_findings(url, capsys) == [("SUMS_COUNT_TWICE", "sums")]
@@ -108,16 +108,16 @@ def test_a_table_left_out_of_a_seek_is_not_doubled_when_it_comes_back(own_databa
     add_up(sums, 0, 9)
     store = SinkOffsetStore(url)
     store.move("s", rewind(at(9), at(5), "seek"), RowRequest(written=frozenset({"numbers"})))
-    with closing(make_sink(url).open("s")) as writer:  # which has no sums
+    with closing(make_sink(url).open("s")) as writer:  # this one has no sums
         writer.write(make_numbers(at(5), at(7)), at(5), at(7))
         with pytest.raises(OptionError, match=r"SUMS_WOULD_COUNT_TWICE.*t-0 \[7, 9\)") as told:
             sums.open("s")
-        writer.write(make_numbers(at(7), at(8)), at(7), at(8))  # not fenced by one that was refused
+        writer.write(make_numbers(at(7), at(8)), at(7), at(8))  # not fenced by the one that was refused
     assert own_database.run("SELECT name, n FROM sums") == [("all", 36)]
     assert "--to-start --rebuild sums" in str(told.value)
     assert "--offset t-0=7 --sums-count-twice" in str(told.value)
 
-    # Beyond what the sums hold already, they may go on.
+    # Beyond what the sums already hold, they may continue.
     with closing(make_sink(url).open("s")) as writer:
         writer.write(make_numbers(at(8), at(9)), at(8), at(9))
     add_up(sums, 9, 11)
@@ -127,7 +127,7 @@ def test_a_table_left_out_of_a_seek_is_not_doubled_when_it_comes_back(own_databa
 def test_who_said_that_sums_may_count_twice_is_not_asked_again(
     database: OwnDatabase, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Said once, it holds for each start until the stream has caught up, and for no later move."""
+    """Said once, it holds for each start until the stream has caught up, but for no later move."""
     sums, store = make_sums(database.url), SinkOffsetStore(database.url)
     add_up(sums, 0, 9)
     asked = ["offsets", "rewind", "--at", f"sink:{database.url}", "s", "--yes", "--watch", "0"]
@@ -138,14 +138,14 @@ def test_who_said_that_sums_may_count_twice_is_not_asked_again(
     store.move("s", rewind(at(9), at(4), "seek"), RowRequest(written=frozenset({"other"})))
     with pytest.raises(OptionError, match=r"SUMS_WOULD_COUNT_TWICE.*t-0 \[4, 9\)"):
         sums.open("s")
-    # What the error says to do is done where the stream stands.
+    # The error's advice is followed where the stream is.
     assert main([*asked, "--offset", "t-0=4", "--sums-count-twice"]) == 0
     assert "Nothing to change" not in capsys.readouterr().out
     add_up(sums, 4, 9)
 
 
 def test_ordinary_starts_are_not_refused(database: OwnDatabase) -> None:
-    """Only records of the same log that the table holds are read again."""
+    """Only rereading records of the same log that the table holds is refused."""
     sums = make_sums(database.url)
     first, second = ({"t": bytes([n]) * 16} for n in (1, 2))
 
@@ -154,17 +154,17 @@ def test_ordinary_starts_are_not_refused(database: OwnDatabase) -> None:
         SinkOffsetStore(database.url).move("s", change, rows or RowRequest())
 
     add_up(sums, 0, 9, topic_ids=first)
-    # A topic made anew has other records at the same offsets.
+    # A recreated topic has other records at the same offsets.
     move("seek", 9, first, 0, second)
     add_up(sums, 0, 4, topic_ids=second)
-    # A mirror that ended earlier, too.
+    # So does a mirror that ended earlier.
     move("adopt", 4, second, 3, first)
     add_up(sums, 3, 8, topic_ids=first)
-    # Ahead, and back to where it was.
+    # First ahead, then back to where it was.
     move("skip", 8, first, 20, first)
     move("rewind", 20, first, 8, first)
     add_up(sums, 8, 9, topic_ids=first)
-    # Left out of a seek; and then the topic was made anew while the stream ran.
+    # Left out of a seek, after which the topic was recreated while the stream ran.
     move("seek", 9, first, 5, first, RowRequest(written=frozenset({"numbers"})))
     with closing(make_sink(database.url).open("s")) as writer:
         assert writer.position is not None
@@ -176,7 +176,7 @@ def test_ordinary_starts_are_not_refused(database: OwnDatabase) -> None:
 def test_a_regret_is_carried_out_where_the_stream_stands_already(
     database: OwnDatabase, kafka: Any, topic: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Rows to delete are something to change, even if no offset is."""
+    """Rows to delete are something to change, even if no offset changes."""
     name = topic(1)
     produce(kafka.bootstrap, name, ["x"] * 9)
     start, end = (StreamPosition({TopicPartition(name, 0): each}) for each in (0, 9))
@@ -207,7 +207,7 @@ def test_a_regret_is_carried_out_where_the_stream_stands_already(
     assert database.run("SELECT name, n FROM sums") == [("all", 36)]
     assert len(read_numbers(database)) == 9
     assert list_findings(database.url, capsys) == []
-    # A log that was cut off cannot fill a table that holds more than is left of it.
+    # A log that was truncated cannot fill a table that holds more than is left of the log.
     with closing(sink.open("s")) as writer:
         writer.write({"sums": pa.table({"name": ["all"], "n": [9 + 10]})}, end, replace_offset(end, 11))
     assert main([*asked, "--rebuild", "sums", "--rebuild", "numbers", *done]) == 1
@@ -224,7 +224,7 @@ def replace_offset(position: StreamPosition, offset: int) -> StreamPosition:
 def test_a_table_that_was_mended_by_filling_it_again_is_accused_no_more(
     own_database: OwnDatabase, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A row that was lost by hand goes with the rest, and comes back; one that is not read again does not."""
+    """A row that was lost by hand goes with the rest and comes back; one that is not read again does not."""
     url, lost = own_database.url, {"ROWS_MISSING", "DIGEST_DIFFERS"}
     sink, store = make_sink(url, provenance=True), SinkOffsetStore(url)
     with closing(sink.open("s")) as writer:
@@ -238,7 +238,7 @@ def test_a_table_that_was_mended_by_filling_it_again_is_accused_no_more(
     def find() -> set[str]:
         return {condition for condition, _ in list_findings(url, capsys)}
 
-    for _ in range(2):  # rows that were deleted before are not deleted again
+    for _ in range(2):  # rows that are already deleted are not deleted again
         own_database.run("DELETE FROM numbers WHERE number = 7")
         assert find() == lost
         told = store.move("s", rewind(at(9), at(4)), RowRequest(delete_from=("numbers",)))
@@ -258,7 +258,7 @@ def test_a_table_that_was_mended_by_filling_it_again_is_accused_no_more(
 def test_a_table_that_was_appended_to_and_then_replaced_never_becomes_one_of_sums(
     database: OwnDatabase, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Neither adds to a row: not before its history is merged, and not after."""
+    """Neither mode adds to a row: not before its history is merged, and not after."""
     upserted = make_sums(database.url, "latest", mode="upsert", add=(), provenance=True)
     appended = SqlSink(database.url, Table("latest", provenance=True))
     with closing(appended.open("s")) as writer:

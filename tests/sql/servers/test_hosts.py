@@ -1,4 +1,4 @@
-"""Several hosts of a MariaDB: the one that takes writes is found, and a replica is never written to."""
+"""Several MariaDB hosts: the one that accepts writes is found, and a replica is never written to."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.sql
 
 @pytest.fixture
 def first(mariadb_database: OwnDatabase) -> Iterator[tuple[LocalMariaDB, OwnDatabase]]:
-    """A server of the test's own, with a database and a login as `mariadb_database` has them."""
+    """Start a server for one test, with a database and a login like those of `mariadb_database`."""
     address = urlsplit(mariadb_database.url)
     with LocalMariaDB() as server:
         whole = OwnDatabase(server.url)
@@ -34,7 +34,7 @@ def first(mariadb_database: OwnDatabase) -> Iterator[tuple[LocalMariaDB, OwnData
 def test_a_read_only_host_and_a_dead_one_are_passed_over(
     first: tuple[LocalMariaDB, OwnDatabase], mariadb_database: OwnDatabase
 ) -> None:
-    """Though the login could write there: an administrator may, and would make the copies differ."""
+    """Even if the login could write there: an administrator may, and would make the copies differ."""
     server, here = first
     hosts = [urlsplit(each.url).netloc.rpartition("@")[2] for each in (here, mariadb_database)]
     store = SqlOffsetStore(here.url.replace(hosts[0], ",".join(hosts)))
@@ -43,7 +43,7 @@ def test_a_read_only_host_and_a_dead_one_are_passed_over(
     here.run("SET GLOBAL read_only = 1")
     store.save("s", at(5))
     assert [each.load("s") for each in apart] == [at(3), at(5)]
-    assert store.load("s") == at(5)  # a reader, too, asks the one that takes writes
+    assert store.load("s") == at(5)  # a reader also asks the host that accepts writes
     server.kill()
     store.save("s", at(6))
     assert apart[1].load("s") == at(6)
@@ -64,7 +64,7 @@ def test_a_replica_alone_is_read_and_waited_for_and_not_written_to(
             writer.write(make_numbers(at(3), at(5)), at(3), at(5))
         assert caught.value.retriable
         assert len(read_numbers(here)) == 3
-        # One that cannot know beforehand hears it from the server.
+        # A sink that cannot know beforehand learns it from the server.
         login = urlsplit(here.url).netloc.rpartition("@")[0]
         clerk = Database(parse_place(here.url.replace(login, "clerk:x")))
         insert = "INSERT INTO numbers VALUES (9, 9)"

@@ -1,4 +1,4 @@
-"""PostgreSQL and MariaDB on this computer: how they begin, answer, fail and end."""
+"""PostgreSQL and MariaDB on this computer: how they start, answer, fail and end."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ KINDS = [LocalPostgres, LocalMariaDB]
 
 @pytest.fixture(scope="module", params=KINDS, ids=lambda kind: kind.__name__)
 def own(request: pytest.FixtureRequest) -> Iterator[LocalDatabase]:
-    """A server these tests may stop; each leaves it running."""
+    """Start a server that these tests may stop; each test leaves it running."""
     with request.param() as server:
         yield server
 
 
 def shared_memory_creators() -> list[str]:
-    """The processes that made the segments there are, living or not."""
+    """Return the processes, living or not, that created the existing segments."""
     return [line.split()[4] for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]]
 
 
@@ -62,7 +62,7 @@ def test_a_stopped_server_ends_although_a_client_is_connected(own: LocalDatabase
     client = OwnDatabase(own.url).connect()
     own.stop()
     assert not own.is_alive
-    own.stop()  # again is a no-op
+    own.stop()  # stopping again is a no-op
     client.close()
     own.start()
     assert OwnDatabase(own.url).run("SELECT 1")
@@ -85,7 +85,7 @@ def test_the_server_does_not_run_as_root(own: LocalDatabase) -> None:
 
 
 def test_the_server_listens_on_loopback_only_and_its_data_is_its_own(own: LocalDatabase) -> None:
-    """S35: what the kernel says about the process, not what its settings say."""
+    """S35: the evidence is what the kernel reports about the process, not what its settings say."""
     entries = [os.readlink(entry) for entry in Path(f"/proc/{own.pid}/fd").iterdir()]
     sockets = {entry[8:-1] for entry in entries if entry.startswith("socket:[")}
     listening = [
@@ -113,7 +113,7 @@ def test_nobody_gets_in_without_the_password(own: LocalDatabase) -> None:
 def test_neither_the_password_nor_foreign_settings_reach_the_server_or_its_name(
     own: LocalDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process list shows no password, and the file that carried it is gone."""
+    """The process list shows no password, and the file that held it is gone."""
     password = own.url.split(":")[2].split("@")[0]
     assert password not in repr(own)
     assert password.encode() not in Path(f"/proc/{own.pid}/cmdline").read_bytes()
@@ -131,7 +131,7 @@ def test_a_closed_server_leaves_nothing(kind: type[LocalDatabase]) -> None:
         assert is_locked(folder / "server.lock")
     assert not Path(f"/proc/{pid}").exists()
     assert not folder.exists()
-    server.close()  # again is a no-op
+    server.close()  # closing again is a no-op
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -193,7 +193,7 @@ def test_a_server_ends_with_its_owner(kind: type[LocalDatabase], end: str) -> No
     with owner:
         assert owner.stdout is not None
         pid, folder, url = owner.stdout.readline().split()
-        client: Any = OwnDatabase(url).connect()  # keeps a process of PostgreSQL's busy
+        client: Any = OwnDatabase(url).connect()  # keeps a PostgreSQL process busy
         lock = Path(folder) / "server.lock"
         assert is_locked(lock)
         if end == "killed":

@@ -1,4 +1,4 @@
-"""A real MySQL 8, where it differs from MariaDB: numbers of errors, the login, read-only modes."""
+"""A real MySQL 8, where it differs from MariaDB: error numbers, the login, read-only modes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def database(server: LocalMySql) -> Iterator[OwnDatabase]:
 
 
 def test_a_row_that_another_session_holds_is_seen_without_waiting_for_it(database: OwnDatabase) -> None:
-    """MySQL answers NOWAIT with a number of its own, 3572, and tells elsewhere than MariaDB who blocks."""
+    """MySQL answers NOWAIT with its own number, 3572, and shows in another place than MariaDB who blocks."""
     sink = make_sink(database.url)
     sink.open("s", owner="ann").close()
     with closing(database.connect()) as other:
@@ -51,7 +51,7 @@ def test_a_row_that_another_session_holds_is_seen_without_waiting_for_it(databas
 
 
 def test_who_has_locked_a_table_is_named_and_not_the_stream_that_waits_for_it(database: OwnDatabase) -> None:
-    """MySQL lists metadata locks; MariaDB does so where performance_schema is on."""
+    """MySQL lists metadata locks; MariaDB does so if performance_schema is on."""
     sink = make_sink(database.url)
     with closing(sink.open("s")) as writer, closing(database.connect()) as other:
         cursor = other.cursor()
@@ -82,7 +82,7 @@ def test_rows_are_staged_published_and_read_back(database: OwnDatabase) -> None:
 def test_a_server_that_was_made_read_only_gets_no_rows(
     database: OwnDatabase, setting: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor from this login, which `read_only` alone would not stop."""
+    """Not even from this login, which `read_only` alone would not stop."""
     monkeypatch.setattr("penstock.stores.sql.connections.database_outages.RECONNECT_TIMEOUT_S", 0.5)
     with closing(make_sink(database.url).open("s")) as writer:
         database.run(f"SET GLOBAL {setting} = 1")

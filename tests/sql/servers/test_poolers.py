@@ -31,7 +31,7 @@ def pooler(request: pytest.FixtureRequest, postgres: LocalPostgres) -> Iterator[
 def test_staged_and_held_rows_state_and_offsets_pass_a_pooler(
     pooler: LocalPgBouncer, postgres_database: OwnDatabase
 ) -> None:
-    """A pooler refuses settings that come with the login, and gives each transaction another session."""
+    """A pooler refuses settings sent with the login, and gives each transaction another session."""
     url = pooler.lead(postgres_database.url)
     sink = make_sink(url)
     assert has_adbc(sink.place)
@@ -60,7 +60,7 @@ def test_staged_and_held_rows_state_and_offsets_pass_a_pooler(
 def test_an_upsert_and_a_loss_ledger_pass_a_pooler(
     pooler: LocalPgBouncer, postgres_database: OwnDatabase
 ) -> None:
-    """What a sink keeps in a temporary table lives as long as its transaction."""
+    """A sink's temporary tables live only as long as its transaction."""
     url = pooler.lead(postgres_database.url)
     sink = make_sink(url, mode="upsert", key=("partition_id", "number"))
     with closing(sink.open("s")) as writer:
@@ -87,7 +87,7 @@ def test_statement_pooling_is_refused_with_what_to_use_instead(
 def test_the_next_one_gets_a_session_as_it_was(
     pooler: LocalPgBouncer, postgres_database: OwnDatabase
 ) -> None:
-    """Our settings are of one transaction, and no transaction of ours is left open for the pooler to end."""
+    """Our settings apply to one transaction, and we leave no open transaction for the pooler to end."""
     url = pooler.lead(postgres_database.url)
     plain = postgres_database.run("SHOW lock_timeout")
     sink = make_sink(url)

@@ -1,4 +1,4 @@
-"""Databases reached over TLS: the settings in an address decide which server is believed."""
+"""Databases reached over TLS: the settings in an address decide which server is trusted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.sql
 
 
 class SecureFiles(LocalDatabase):
-    """Makes certificates for the server; the ones for its clients are beside them."""
+    """Creates certificates for the server; those for its clients are beside them."""
 
     def prepare(self, password: str) -> None:
         super().prepare(password)

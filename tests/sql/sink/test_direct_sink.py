@@ -45,7 +45,7 @@ def test_words_and_actions_are_counted_once_over_restarts_and_a_failure(
     send(1)
     example.main(arguments)
     send(2)
-    # A batch whose second table cannot be written leaves nothing of the first one, and no offsets.
+    # A batch whose second table cannot be written leaves nothing of the first, and no offsets.
     good = example.total_up
 
     def half(batch: Batch) -> dict[str, DataFrame]:
@@ -71,7 +71,7 @@ def test_words_and_actions_are_counted_once_over_restarts_and_a_failure(
 def test_a_state_table_is_read_as_of_the_offsets_and_published_with_the_batch(
     spark: SparkSession, kafka: Any, topic: Any, own_database: OwnDatabase
 ) -> None:
-    """D39: what a batch changes is there for the next one; a repeated batch sees what its first run saw."""
+    """D39: a batch's changes are visible to the next one; a repeated batch sees what its first run saw."""
     name = topic(1)
     produce(kafka.bootstrap, name, [str(number) for number in range(1, 7)])
     sink = SqlSink(own_database.url, Table("sums", mode="state", key=("name",)))
@@ -107,7 +107,7 @@ def test_a_state_table_is_read_as_of_the_offsets_and_published_with_the_batch(
 def test_the_results_offsets_win_over_a_store_beside_them(
     spark: SparkSession, kafka: Any, topic: Any, own_database: OwnDatabase
 ) -> None:
-    """C27: after a crash the two may differ; where the results are is where it goes on."""
+    """C27: after a crash the two may differ; the stream continues where the results are."""
     name = topic(1)
     settings = {"bootstrap.servers": kafka.bootstrap, "auto.offset.reset": "earliest"}
     sink = SqlSink(own_database.url, Table("rows_read", provenance=True))
@@ -137,7 +137,7 @@ def test_the_results_offsets_win_over_a_store_beside_them(
 def test_a_seek_back_is_a_generation_of_its_own_and_the_audit_can_tell(
     spark: SparkSession, kafka: Any, topic: Any, tmp_path: Path
 ) -> None:
-    """C7, C15: as a rewind by hand is; what is read again is written again, and that is known."""
+    """C7, C15: it is like a rewind by hand; what is read again is written again, and this is recorded."""
     name = topic(1)
     produce(kafka.bootstrap, name, ["a", "b", "c"])
     database = make_file_database(tmp_path)
@@ -167,14 +167,14 @@ def test_a_seek_back_is_a_generation_of_its_own_and_the_audit_can_tell(
     generations = database.run("SELECT DISTINCT generation FROM penstock_sink_ranges ORDER BY generation")
     assert generations == [(1,), (2,)]
     assert main(["audit", database.url]) == 0
-    run(seek={(name, 0): 3})  # where it stands
+    run(seek={(name, 0): 3})  # where it already is
     assert len(SinkOffsetStore(database.url).list_changes("s")) == 1
 
 
 def test_a_sink_without_results_of_a_stream_that_has_run_is_an_error(
     spark: SparkSession, kafka: Any, topic: Any, tmp_path: Path
 ) -> None:
-    """T36, C27: the rule `latest` would leave out what came since; somebody must say where it starts."""
+    """T36, C27: the rule `latest` would skip what arrived since, so somebody must say where it starts."""
     name = topic(1)
     produce(kafka.bootstrap, name, ["a", "b"])
     database = make_file_database(tmp_path)
@@ -198,7 +198,7 @@ def test_a_sink_without_results_of_a_stream_that_has_run_is_an_error(
 def test_a_restart_goes_on_from_positions_in_the_database(
     spark: SparkSession, kafka: Any, topic: Any, own_database: OwnDatabase
 ) -> None:
-    """D38, C4, C25: positions that somebody stored, each partition its own."""
+    """D38, C4, C25: from positions that somebody stored, each partition from its own."""
     name = topic(2)
     for partition in (0, 1):
         produce(kafka.bootstrap, name, [str(number) for number in range(35)], partition=partition)
@@ -232,7 +232,7 @@ def test_a_stream_has_one_sink(spark: SparkSession) -> None:
 def test_a_stream_with_a_sink_has_a_name_and_its_function_returns_something(
     spark: SparkSession, kafka: Any, topic: Any, tmp_path: Path
 ) -> None:
-    """Two programs without a name would forget each other's position; nothing returned is no empty result."""
+    """Two programs without a name would overwrite each other's position; None is not an empty result."""
     name = topic(1)
     produce(kafka.bootstrap, name, ["a"])
     database = make_file_database(tmp_path)
@@ -263,7 +263,7 @@ def test_a_stream_with_a_sink_has_a_name_and_its_function_returns_something(
 def test_the_times_of_a_frame_arrive_whichever_way_rows_travel(
     spark: SparkSession, kafka: Any, topic: Any, own_database: OwnDatabase
 ) -> None:
-    """A frame's timestamps are moments; staged by tasks or collected, in any session's zone."""
+    """A frame's timestamps are instants, whether staged by tasks or collected, in any session's zone."""
     name = topic(1, retention_ms=-1)
     times_ms = [1_700_000_000_123, 1_700_000_001_456]
     for time_ms in times_ms:
@@ -293,7 +293,7 @@ def test_the_times_of_a_frame_arrive_whichever_way_rows_travel(
 
 
 def read_ms(value: Any) -> int:
-    """What a driver gives for a time: a moment, or a text or a time in UTC."""
+    """Return milliseconds from what a driver returns for a time: an instant, or a text or a time in UTC."""
     moment = datetime.fromisoformat(value) if isinstance(value, str) else value
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""What goes wrong between a writer and a real database: every row is there once, or an error tells."""
+"""Failures between a writer and a real database: every row is there once, or there is an error."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def proxy() -> Iterator[FaultProxy]:
 def test_the_older_of_two_writers_is_fenced_in_the_transaction_that_would_publish(
     own_database: OwnDatabase,
 ) -> None:
-    """T39, C13: the second one has only started; that is enough."""
+    """T39, C13: the second writer has only started, which is enough."""
     sink = make_sink(own_database.url)
     with closing(sink.open("s")) as older:
         older.write(make_numbers(FIRST, SECOND), FIRST, SECOND)
@@ -85,7 +85,7 @@ def test_a_ledger_that_somebody_moved_refuses_the_batch(own_database: OwnDatabas
     ],
 )
 def test_a_ledger_that_went_back_is_a_condition_of_its_own(own_database: OwnDatabase, restore: str) -> None:
-    """A backup was played back, or a replica that lagged behind has taken over."""
+    """A backup was restored, or a replica that lagged behind has taken over."""
     with closing(make_sink(own_database.url).open("s")) as writer:
         writer.write(make_numbers(FIRST, SECOND), FIRST, SECOND)
         own_database.run(restore)
@@ -129,7 +129,7 @@ def test_a_lock_that_is_not_given_up_fails_the_batch_and_it_can_be_repeated(
 def test_a_lock_wait_in_the_middle_leaves_nothing_behind(
     server_database: OwnDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """MySQL undoes one statement only: rows that went in before would be committed with what follows."""
+    """MySQL undoes only one statement: rows that went in before would be committed with what follows."""
     monkeypatch.setattr(sql_connections, "LOCK_TIMEOUT_S", 1)
     sink = SqlSink(server_database.url, Table("numbers"), Table("totals", mode="upsert", key="number"))
     create_tables(sink, {"numbers": NUMBERS, "totals": NUMBERS})
@@ -150,14 +150,14 @@ def test_a_lock_wait_in_the_middle_leaves_nothing_behind(
 def test_a_writer_that_stands_still_in_its_transaction_is_ended_by_the_server(
     server_database: OwnDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """T39: it holds the stream's row, and nobody could take over for as long as it is not killed."""
+    """T39: it holds the stream's row, and nobody could take over until it is killed."""
     monkeypatch.setattr("penstock.stores.sql.sink.protocol_performer.IDLE_TIMEOUT_S", 1)
     sink = make_sink(server_database.url)
     successors: list[SqlWriter] = []
 
     def stand_still(step: Step) -> None:
         if isinstance(step, InsertStages) and not successors:
-            successors.append(sink.open("s"))  # waits for the lock, for as long as the first one has it
+            successors.append(sink.open("s"))  # waits for the lock for as long as the first writer has it
 
     with closing(open_watched(sink, stand_still)) as writer:
         with pytest.raises(SinkError, match=r"PUBLISH_FAILED.*DATABASE_UNREACHABLE") as caught:
@@ -195,13 +195,13 @@ def test_a_connection_that_was_closed_between_batches_is_made_again(server_datab
 def test_a_connection_lost_during_commit_is_settled_by_asking(
     server_database: OwnDatabase, proxy: FaultProxy, when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """T38, C15: the COMMIT never arrived; it arrived and the answer did not; it arrives while we ask."""
+    """T38, C15: the COMMIT never arrived; it arrived but the answer did not; it arrives while we ask."""
     make_sink(server_database.url)
     seen: list[str] = []
 
     def lose_first_commit(step: Step) -> None:
         seen.append(type(step).__name__)
-        if isinstance(step, Commit) and seen.count("Commit") == 2:  # the first is that of taking over
+        if isinstance(step, Commit) and seen.count("Commit") == 2:  # the first COMMIT belongs to taking over
             if when == "before":
                 proxy.cut()
             elif when == "after":
@@ -228,7 +228,7 @@ def test_a_connection_lost_during_commit_is_settled_by_asking(
 def test_a_commit_that_nobody_could_be_asked_about_is_settled_at_the_next_write(
     server_database: OwnDatabase, proxy: FaultProxy, was_done: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """T38: neither a second time nor never: the batch is remembered by its token."""
+    """T38: it is neither written again nor lost, because the batch is remembered by its token."""
     make_sink(server_database.url)
     monkeypatch.setattr("penstock.stores.sql.connections.database_outages.RECONNECT_TIMEOUT_S", 0.5)
     seen: list[str] = []
@@ -257,14 +257,14 @@ def test_a_commit_that_nobody_could_be_asked_about_is_settled_at_the_next_write(
 def test_whoever_asks_before_working_again_is_told_of_a_batch_in_doubt_also_one_without_records(
     server_database: OwnDatabase, proxy: FaultProxy, was_done: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """T38: such a batch ends where it begins, so offsets do not tell whether it is there."""
+    """T38: a batch without records ends where it begins, so offsets do not show whether it is there."""
     make_sink(server_database.url)
     monkeypatch.setattr("penstock.stores.sql.connections.database_outages.RECONNECT_TIMEOUT_S", 0.5)
     commits: list[Step] = []
 
     def lose_second(step: Step) -> None:
         commits.extend([step] if isinstance(step, Commit) else [])
-        if isinstance(step, Commit) and len(commits) == 3:  # the first is that of taking over
+        if isinstance(step, Commit) and len(commits) == 3:  # the first COMMIT belongs to taking over
             proxy.refuse()
             if was_done:
                 proxy.cut_before_answer()
@@ -330,7 +330,7 @@ def test_a_table_that_is_not_there_is_refused_when_the_sink_is_opened(own_databa
 
 
 def test_a_table_that_does_not_roll_back_is_refused(server_database: OwnDatabase) -> None:
-    """T40: an engine without transactions under the results, or a table that a crash empties."""
+    """T40: a results table in an engine without transactions, or a table that a crash empties."""
     sink = make_sink(server_database.url)
     is_postgres = "postgres" in server_database.url
     for change in ("SET UNLOGGED", "SET LOGGED") if is_postgres else ("ENGINE=MyISAM", "ENGINE=InnoDB"):
@@ -342,7 +342,7 @@ def test_a_table_that_does_not_roll_back_is_refused(server_database: OwnDatabase
 
 
 def test_a_ledger_that_does_not_roll_back_is_refused(mariadb_database: OwnDatabase) -> None:
-    """T40: as after a restore into another engine. The row that was to go is removed."""
+    """T40: as after a restore into another engine. The row that was to be deleted is removed."""
     sink = make_sink(mariadb_database.url)
     sink.open("s").close()
     mariadb_database.run("ALTER TABLE penstock_sink_writers ENGINE=Aria TRANSACTIONAL=0")
@@ -354,7 +354,7 @@ def test_a_ledger_that_does_not_roll_back_is_refused(mariadb_database: OwnDataba
 def test_a_way_to_the_database_that_commits_each_statement_is_refused(
     own_database: OwnDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """T40: what a pooler does in its statement mode; here the driver does it."""
+    """T40: this is what a pooler does in its statement mode; here the driver does it."""
     sink = make_sink(own_database.url)
     connect = sql_connections.connect
 
@@ -375,7 +375,7 @@ def test_a_way_to_the_database_that_commits_each_statement_is_refused(
 def test_a_writer_that_was_paused_too_long_loses_its_session_and_may_try_again(
     server_database: OwnDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """T39: the server ends a transaction that lies still, so that others can go on; nobody else came here."""
+    """T39: the server ends an idle transaction so that others can continue; here nobody else came."""
     monkeypatch.setattr(protocol_performer, "IDLE_TIMEOUT_S", 1)
     others = (
         "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
@@ -405,7 +405,7 @@ def test_mysql_cannot_replace_rows_by_one_of_two_keys(mariadb_database: OwnDatab
 
 
 def test_letters_that_the_table_takes_for_one_are_one_key(mariadb_database: OwnDatabase) -> None:
-    """The order of letters is the table's: `a` and `A` are two keys in one and the same key in another."""
+    """The table's collation decides: `a` and `A` are two keys in one table and the same key in another."""
     mariadb_database.run(
         "CREATE TABLE words (word VARCHAR(9) COLLATE utf8mb4_general_ci PRIMARY KEY, n BIGINT)"
     )
@@ -419,14 +419,14 @@ def test_letters_that_the_table_takes_for_one_are_one_key(mariadb_database: OwnD
 def test_a_task_waits_for_a_database_that_goes_away_before_it_loads_its_rows(
     server_database: OwnDatabase, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without ADBC too: the driver has reached the database, so a fail-over is waited out."""
+    """This also holds without ADBC: the driver has reached the database, so a fail-over is waited out."""
     make_sink(server_database.url)
     sink = SqlSink(lead_through(proxy, server_database.url), Table("numbers"))
     rows, pauses = make_numbers(FIRST, SECOND), list[float]()
 
     def go_away(session: Session, staging: Staging) -> None:
         ensure_staging(session, staging)
-        proxy.refuse()  # this connection goes on, to its commit
+        proxy.refuse()  # this connection continues to its commit
 
     def come_back(seconds: float) -> None:
         pauses.append(seconds)

@@ -72,7 +72,7 @@ def test_the_history_tells_what_each_batch_was_and_old_ones_are_merged(own_datab
     assert [each.range for each in history.ranges if each.range.partition == 0] == [
         OffsetRange("t", 0, *pair) for pair in ((0, 5), (5, 9), (15, 20), (20, 25))
     ]
-    for _ in range(2):  # merging what was merged changes nothing
+    for _ in range(2):  # merging again changes nothing
         Database(sink.place).run(lambda session: merge_history(session, "s", keep=1), writes=True)
         history = read_history(sink.place, "s")
         assert [(each.rows, each.batches, each.name) for each in history.batches] == [
@@ -116,7 +116,7 @@ def test_a_state_table_is_read_as_of_the_ledger(
 def test_only_stages_that_were_reported_are_published_and_all_are_swept(
     server_database: OwnDatabase, driver: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """G8, G9: retries and speculation leave stages of their own; a dead writer's are swept by the next."""
+    """G8, G9: retries and speculation leave separate stages; the next writer sweeps those of a dead one."""
     if driver == "copy":
         monkeypatch.setitem(sys.modules, "adbc_driver_postgresql.dbapi", None)
     sink = make_sink(server_database.url)
@@ -124,7 +124,7 @@ def test_only_stages_that_were_reported_are_published_and_all_are_swept(
     with closing(sink.open("s")) as writer:
         left, staging = (writer.plan_staging({"numbers": rows.schema})["numbers"] for _ in range(2))
         fill_stage(left, 0, rows.to_batches())
-        fill_stage(staging, 4, rows.to_batches())  # a twin that was slower
+        fill_stage(staging, 4, rows.to_batches())  # a slower copy of the task
         reports = [fill_stage(staging, 3, rows.to_batches())]
         assert writer.write_staged(reports, at(0), at(10)).rows == 10
         assert len(read_numbers(server_database)) == 10
@@ -159,7 +159,7 @@ def test_rows_that_a_trigger_leaves_out_fail_the_batch(postgres_database: OwnDat
 
 
 def test_rows_from_no_partition_are_refused(own_database: OwnDatabase) -> None:
-    """Without an offset nothing would tell a second attempt that the first one succeeded."""
+    """Without an offset nothing would show a second attempt that the first one succeeded."""
     with closing(make_sink(own_database.url).open("s")) as writer:
         assert writer.write({}, at(), at()).rows == 0
         with pytest.raises(SinkError, match="BATCH_WITHOUT_OFFSETS"):

@@ -108,7 +108,7 @@ def test_a_state_table_is_changed_and_rows_of_it_are_removed(own_database: OwnDa
 
 
 def test_an_empty_batch_moves_the_ledger_only(own_database: OwnDatabase) -> None:
-    """A filter may leave nothing; a batch may have only losses; then there are no rows, and offsets move."""
+    """A filter may leave nothing, or a batch may be all losses. Then there are no rows, but offsets move."""
     with opened(own_database, Table("visits")) as writer:
         assert writer.write(pages(), at(0, 5), at(4, 5)).rows == 0
         assert writer.write({}, at(4, 5), at(9, 5, starts={ONE: 9})).rows == 0
@@ -137,7 +137,7 @@ def test_two_tables_of_a_sink_are_written_in_one_transaction(own_database: OwnDa
             writer.write({"visit": pages(("a", 1))}, at(2), at(3))
         two = pages(("x", 1)), pa.table({"page": pa.array([None], pa.string()), "hits": [1]})
         with pytest.raises(SinkError, match="PUBLISH_FAILED"):
-            writer.write({"visits": two[0], "totals": two[1]}, at(2), at(3))  # no key of null
+            writer.write({"visits": two[0], "totals": two[1]}, at(2), at(3))  # a key must not be null
     assert own_database.run("SELECT COUNT(*) FROM visits") == [(2,)]
     assert own_database.run("SELECT page, hits FROM totals") == [("a", 3)]
 

@@ -1,4 +1,4 @@
-"""LOAD DATA LOCAL: the server asks for a file by name, and gets the one that was offered or none."""
+"""LOAD DATA LOCAL: the server asks for a file by name, and gets either the one that was offered or none."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.sql.sinks import at, make_numbers, make_sink, read_numbers
 
 
 class LyingServer:
-    """Passes everything on, but asks for another file than the one it was told of."""
+    """A proxy that passes everything on, but asks for another file than the one that was announced."""
 
     def __init__(self, url: str) -> None:
         address = urlsplit(url)
@@ -60,7 +60,7 @@ def lying_server(mariadb_database: OwnDatabase) -> Iterator[LyingServer]:
 def test_a_server_that_asks_for_another_file_gets_none(
     lying_server: LyingServer, mariadb_database: OwnDatabase
 ) -> None:
-    """A key file of the user's would otherwise be sent to whoever has taken over the server."""
+    """Otherwise a user's key file would be sent to whoever has taken over the server."""
     with (
         closing(SqlSink(lying_server.url, Table("numbers")).open("s")) as writer,
         pytest.raises(SinkError, match=r"PUBLISH_FAILED.*file that was not offered"),

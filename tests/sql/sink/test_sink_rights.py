@@ -1,4 +1,4 @@
-"""A sink whose user may do little: rights on rows alone, and on tables of its own where tasks stage rows."""
+"""A sink whose user has few rights: only on rows, and on separate tables where tasks stage rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TOTALS = pa.schema([("number", pa.int64()), ("times", pa.int64())])
 
 @pytest.fixture
 def role(server_database: OwnDatabase) -> Iterator[Role]:
-    """A user without rights; the owner has made the tables."""
+    """Create a user without rights; the owner has created the tables."""
     with make_role(server_database) as role:
         yield role
 
@@ -41,7 +41,7 @@ def create(database: OwnDatabase) -> None:
 def test_rights_on_rows_are_enough_where_rows_go_through_the_driver(
     server_database: OwnDatabase, role: Role
 ) -> None:
-    """S31: the owner has made tables and ledger; the sink's user makes none that stays."""
+    """S31: the owner has created tables and ledger; the sink's user creates no table that stays."""
     create(server_database)
     role.grant_rows(numbers="append", totals="merge")
     sums = pa.table({"number": [1, 2], "times": [3, 4]}, TOTALS)
@@ -52,7 +52,7 @@ def test_rights_on_rows_are_enough_where_rows_go_through_the_driver(
     with closing(make_sink(role.url).open("s")) as writer:
         assert writer.position == at(9)
         writer.write({"numbers": make_numbers(at(0), at(1))}, at(9), at(9, 1))
-        writer.write({}, at(9, 1), at(9))  # one that is read no more
+        writer.write({}, at(9, 1), at(9))  # a partition that is no longer read
     assert server_database.run("SELECT COUNT(*) FROM numbers") == [(10,)]
     assert sorted(server_database.run("SELECT number, times FROM totals")) == [(1, 6), (2, 8)]
 
@@ -61,7 +61,7 @@ def test_rights_on_rows_are_enough_where_rows_go_through_the_driver(
 def test_rights_on_rows_are_enough_for_tables_whose_rows_change(
     server_database: OwnDatabase, role: Role, mode: Mode
 ) -> None:
-    """S31: rows are made, changed and, in a state table, read and removed."""
+    """S31: rows are inserted, changed and, in a state table, read and removed."""
     tables = {"totals": TOTALS}
     create_tables(SqlSink(server_database.url, Table("totals", mode=mode, key=("number",))), tables)
     role.grant_rows(totals=mode)
@@ -78,7 +78,7 @@ def test_rights_on_rows_are_enough_for_tables_whose_rows_change(
 
 
 def test_staging_needs_the_right_to_make_tables_and_says_so(server_database: OwnDatabase, role: Role) -> None:
-    """S31: refused with the missing right; with it, the user makes and drops staging tables and no others."""
+    """S31: the error names the missing right; with it, the user creates and drops only staging tables."""
     create(server_database)
     role.grant_rows(numbers="append", totals="merge")
     rows = make_numbers(at(0), at(5))
@@ -86,7 +86,7 @@ def test_staging_needs_the_right_to_make_tables_and_says_so(server_database: Own
         staging = writer.plan_staging({"numbers": rows.schema})["numbers"]
         with pytest.raises(SinkError, match=r"STAGING_REFUSED.*may not create tables.*strategy=\"driver\""):
             fill_stage(staging, 1, rows.to_batches())
-    role.grant_staging()  # a connection of MariaDB's keeps the rights that it began with
+    role.grant_staging()  # a MariaDB connection keeps the rights that it started with
     with closing(make_sink(role.url).open("s")) as writer:
         staging = writer.plan_staging({"numbers": rows.schema})["numbers"]
         reports = [fill_stage(staging, 1, rows.to_batches())]
@@ -99,7 +99,7 @@ def test_staging_needs_the_right_to_make_tables_and_says_so(server_database: Own
 def test_a_user_without_rights_is_told_what_the_owner_must_do(
     server_database: OwnDatabase, role: Role
 ) -> None:
-    """S31: no ledger is there, and later one that may not be read."""
+    """S31: first there is no ledger, and later one that may not be read."""
     for _ in range(2):
         with pytest.raises(SinkError, match=r"SINK_RIGHTS_MISSING.*create_tables"):
             make_sink(role.url).open("s")
@@ -109,7 +109,7 @@ def test_a_user_without_rights_is_told_what_the_owner_must_do(
 def test_a_stream_that_its_owner_has_moved_starts_with_rights_on_rows(
     server_database: OwnDatabase, role: Role, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The moves lie in a table that the sink's user may not know of."""
+    """The moves are in a table that the sink's user may not be able to see."""
     create(server_database)
     role.grant_rows(numbers="append", totals="merge")
     with closing(make_sink(role.url).open("s")) as writer:

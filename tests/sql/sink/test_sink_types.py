@@ -45,7 +45,7 @@ def make_rows() -> pa.Table:
 
 
 def read_back(dialect: str, name: str, value: Any) -> Any:
-    """What the driver gave, as Python has it."""
+    """Return what the driver returned, as Python has it."""
     kind = VALUES[name][0]
     if value is None:
         return None
@@ -73,7 +73,7 @@ def test_every_type_comes_back_as_it_was_given(own_database: OwnDatabase, mode: 
     sink = SqlSink(own_database.url, table)
     create_tables(sink, {"kinds": rows.schema})
     with closing(sink.open("s")) as writer:
-        writer.write(rows.slice(1), BEGIN, END)  # a slice: columns that do not begin at their beginning
+        writer.write(rows.slice(1), BEGIN, END)  # a slice: columns do not start with their buffers
         writer.write(rows.slice(0, 1), END, StreamPosition({TopicPartition("t", 0): 10}))
     names = list(VALUES)
     quote = "`" if sink.place.dialect == "mysql" else '"'
@@ -158,7 +158,7 @@ def test_a_server_that_would_round_is_not_given_the_value(
 def test_a_value_that_a_server_refuses_fails_the_batch_and_keeps_nothing(
     server_database: OwnDatabase, declared: str, value: pa.Array, mode: str
 ) -> None:
-    """MySQL would only warn and shorten the value when a file is loaded."""
+    """When loading a file, MySQL would otherwise only warn and shorten the value."""
     server_database.run(f"CREATE TABLE mine (id INTEGER PRIMARY KEY, x {declared})")
     table = Table("mine", mode=mode, key="id" if mode == "upsert" else ())  # type: ignore[arg-type]
     with closing(SqlSink(server_database.url, table).open("s")) as writer:

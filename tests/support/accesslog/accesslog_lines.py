@@ -1,4 +1,4 @@
-"""Parsed lines made by hand, and what monitoring should say of them, worked out slowly."""
+"""Handmade parsed lines, and the monitoring results to expect from them, worked out slowly."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Line:
 
 
 def make_lines(requests: Sequence[Line]) -> Lines:
-    """The lines as a parser would give them: texts one behind the other, an empty one is not there."""
+    """Return the lines as a parser would: texts packed one after the other; an empty one counts as absent."""
     data = bytearray(b"?")  # a start of 0 must not be a special case
     fields = ("client", "target", "agent", "referrer", "vhost")
     starts: dict[str, list[int]] = {name: [] for name in fields}
@@ -87,7 +87,7 @@ def observe_lines(
 
 
 def read_lines(state: Mapping[int, bytes]) -> int:
-    """How many lines there were since the beginning."""
+    """Return how many lines there have been since the beginning."""
     return int(unpack_tables(state[HEAD_PIECE])[0]["lines"])
 
 
@@ -104,7 +104,7 @@ class Database:
 
     @property
     def lines_total(self) -> int:
-        """How many lines there were since the beginning, as the state says it."""
+        """Return how many lines there have been since the beginning, according to the state."""
         return read_lines(self.state)
 
     @property
@@ -112,7 +112,7 @@ class Database:
         return read_too_late(self.state[HEAD_PIECE]) if self.state else 0
 
     def add(self, batch: Mapping[int, Iterable[Sequence[Line]]], watermark_us: int | None = None) -> None:
-        """One batch: for each partition the pieces its lines came in."""
+        """Add one batch: for each partition, the pieces in which its lines arrived."""
         partials = []
         for partition, pieces in batch.items():
             for piece in pieces:
@@ -129,7 +129,7 @@ class Database:
 
 @dataclass
 class Expected:
-    """What the tables must say, and how many lines came too late."""
+    """The expected content of the tables, and how many lines came too late."""
 
     seconds: dict[tuple[int, str], Counter[str]]
     minutes: dict[tuple[int, str], dict[str, Any]]
@@ -138,7 +138,7 @@ class Expected:
 
 
 def work_out(partitions: Mapping[int, Sequence[Line]], grace_us: int = 300_000_000) -> Expected:
-    """One line after the other, as the rules say it."""
+    """Work out the expected results one line after the other, by the rules."""
     seconds: dict[tuple[int, str], Counter[str]] = defaultdict(Counter)
     cells: dict[tuple[int, str], list[Line]] = defaultdict(list)
     too_late = 0

@@ -14,7 +14,7 @@ from penstock.apps.accesslog.shipping.log_follower import LogFollower
 
 
 class Clock:
-    """Time that passes when a test says so."""
+    """A clock whose time passes when a test says so."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -61,7 +61,7 @@ def follow(folder: Path, pattern: str = "access.log", **how: Any) -> LogFollower
 
 
 def pack(path: Path) -> Path:
-    """What gzip does: the same content and time under another name, the old file gone."""
+    """Pack a file as gzip does: the same content and time under another name, with the old file gone."""
     packed = path.with_name(path.name + ".gz")
     with gzip.open(packed, "wb") as file:
         file.write(path.read_bytes())

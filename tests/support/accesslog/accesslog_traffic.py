@@ -1,8 +1,8 @@
 """A small access log for tests of the pipeline: seeded, with attackers, late lines and broken ones.
 
-`make_traffic` gives lines by partition as a shipper would have sent them: a client's lines in one partition,
-almost in order, from three web servers. `RULES` are rules of the tests' own, so that what comes out does not
-change when somebody tunes the real ones. `decide_in_memory` is what must come out.
+`make_traffic` returns lines by partition as a shipper would have sent them: each client's lines in one
+partition, almost in order, from three web servers. `RULES` are the tests' own rules, so that results do not
+change when somebody tunes the real ones. `decide_in_memory` returns the decisions to expect.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ RULES = """
   half_life: 10m
 """
 
-#: A partition's lines, each with the web server it is from.
+#: A partition's lines, each with the web server that it comes from.
 Traffic = Mapping[int, Sequence[tuple[str, bytes]]]
 
 
@@ -90,7 +90,7 @@ class Request:
 
 
 def make_traffic(seed: int, *, partitions: int = 3, seconds: int = 240, benign: int = 1500) -> Traffic:
-    """Lines by partition; one in a hundred is broken, one in fifty comes seconds late."""
+    """Return lines by partition; one in a hundred is broken, one in fifty comes seconds late."""
     dice = random.Random(seed)
     requests = [
         Request(dice.uniform(0, seconds), f"198.51.100.{dice.randrange(60)}", f"/page/{dice.randrange(40)}")
@@ -131,7 +131,7 @@ def write_line(request: Request) -> bytes:
 
 
 def send_traffic(bootstrap: str, topic: str, traffic: Traffic) -> None:
-    """As the shipper does: the line is the value, the web server a header."""
+    """Send the lines as the shipper does: the line is the value, the web server a header."""
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "max.in.flight": 1})
@@ -142,7 +142,7 @@ def send_traffic(bootstrap: str, topic: str, traffic: Traffic) -> None:
 
 
 def cut(traffic: Traffic, first: float, last: float) -> Traffic:
-    """A share of each partition's lines."""
+    """Return a share of each partition's lines."""
     return {
         number: lines[int(len(lines) * first) : int(len(lines) * last)] for number, lines in traffic.items()
     }
@@ -157,7 +157,7 @@ def write_rules(folder: Path) -> Path:
 def make_settings(
     bootstrap: str, topic: str, database: str, folder: Path, **changes: Any
 ) -> PipelineSettings:
-    """For tests: their own rules, short waits."""
+    """Return settings for tests: the tests' own rules, and short waits."""
     return PipelineSettings(
         topic,
         database,
@@ -167,13 +167,13 @@ def make_settings(
 
 
 def warm_kernels() -> None:
-    """Compile here what workers would compile each for itself, while a test waits for them."""
+    """Compile the kernels here, so that workers do not each compile them while a test waits."""
     rules = RuleSet.parse(RULES)
     warm_up(Tools("log", make_parser(), DefenceSettings(rules, lanes=5), MonitorSettings()))
 
 
 def decide_in_memory(traffic: Traffic, *, lanes: int = 5) -> list[dict[str, Any]]:
-    """The decisions of an engine that got each partition in one piece."""
+    """Return the decisions of an engine that got each partition in one piece."""
     engine = FedEngine(DefenceSettings(RuleSet.parse(RULES), lanes=lanes), partitions=traffic)
     lines = {number: pa.array([line for _, line in some], pa.binary()) for number, some in traffic.items()}
     servers = {number: pa.array([server for server, _ in some]) for number, some in traffic.items()}

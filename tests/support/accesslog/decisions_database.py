@@ -1,4 +1,4 @@
-"""A database with decisions in it, as the pipeline leaves one, for tests of what is made from them."""
+"""A database with decisions in it, as the pipeline leaves one, to test what is derived from them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from penstock.sinks import SqlSink, create_tables
 from penstock.stores.sql.connections.sql_sessions import Database, Session
 
 SECOND_US = 1_000_000
-#: The moment at which tests look, unless they say otherwise.
+#: The time at which tests look by default.
 NOW_US = 1_900_000_000 * SECOND_US
 COLUMNS = DECISIONS.names
 _NEEDED = ("accesslog_decisions", "accesslog_orders")
 
 
 def make_database(place: str | os.PathLike[str] | Place) -> Place:
-    """The pipeline's tables of decisions and orders, without rows."""
+    """Create the pipeline's tables of decisions and orders, without rows."""
     if isinstance(place, str | os.PathLike):
         place = parse_place(os.fspath(place))
     schemas = {table: schema for table, schema in TABLES.items() if table.name in _NEEDED}
@@ -33,7 +33,7 @@ def make_database(place: str | os.PathLike[str] | Place) -> Place:
 
 
 def decide(place: Place, subject: str, **words: Any) -> str:
-    """Add one decision; its id."""
+    """Add one decision and return its id."""
     decision = make_decision(subject, **words)
     add_decisions(place, [decision])
     return str(decision["decision_id"])
@@ -42,7 +42,7 @@ def decide(place: Place, subject: str, **words: Any) -> str:
 def make_decision(
     subject: str, *, seconds: int = 600, decided_at: int = NOW_US - 1, **words: Any
 ) -> dict[str, Any]:
-    """A decision to block; the ban ends `seconds` after `NOW_US`, unless told."""
+    """Return a decision to block; by default the ban ends `seconds` after `NOW_US`."""
     return {
         "decision_id": f"d-{abs(hash((subject, seconds, decided_at, *words.items()))):x}",
         "subject": subject,
@@ -66,7 +66,7 @@ def make_decision(
 
 
 def add_decisions(place: Place, decisions: Sequence[dict[str, Any]]) -> None:
-    """Add them in one transaction, as a batch does."""
+    """Add the decisions in one transaction, as a batch does."""
 
     def insert(session: Session) -> None:
         name = session.grammar.name

@@ -1,4 +1,4 @@
-"""An engine that is fed with raw lines, and can be stopped after any batch, written down, and resumed.
+"""An engine that is fed raw lines, and can be stopped after any batch, serialized, and resumed.
 
 >>> engine = FedEngine(DefenceSettings.default(), partitions=[0])
 >>> log = [b'192.0.2.7 - - [10/Oct/2000:13:55:36 -0700] "GET /.env HTTP/1.1" 404 23']
@@ -23,7 +23,7 @@ from penstock.apps.accesslog.parsing.line_parser import make_parser
 
 
 class FedEngine(Engine):
-    """Feed it batches, `{partition: lines}`; it parses them and counts their offsets."""
+    """An engine to feed with batches, `{partition: lines}`; it parses them and counts their offsets."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class FedEngine(Engine):
 
     @classmethod
     def resume(cls, packed: Mapping[str, Any], settings: DefenceSettings, **parts: Any) -> FedEngine:
-        """Return an engine that goes on from a packed one."""
+        """Return an engine that continues from a packed one."""
         engine = cls(settings, **parts)
         engine.clocks = Clocks.unpack(packed["clocks"])
         engine.lanes = [LaneState.unpack(chunks, settings) for chunks in packed["lanes"]]

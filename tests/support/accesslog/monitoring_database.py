@@ -1,4 +1,4 @@
-"""A database with results of monitoring in it, as a pipeline leaves them."""
+"""A database with monitoring results, as a pipeline leaves them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def fill(place: str, merged: Merged, decisions: list[dict[str, Any]], counts: li
 
 
 def make_results(place: str) -> int:
-    """Results of some minutes of two servers; returns how many lines there were."""
+    """Write the results of some minutes of two servers and return how many lines there were."""
     lines = [
         Line(
             (START + second) * 1_000_000 + at,

@@ -1,4 +1,4 @@
-"""How tests reach a broker with our own client."""
+"""Settings with which tests reach a broker through our own client."""
 
 from __future__ import annotations
 

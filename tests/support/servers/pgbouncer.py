@@ -1,7 +1,7 @@
 """A real PgBouncer in front of a real PostgreSQL: Debian's package, on this computer.
 
-Rule: it is as hard to live with as one may be. Each transaction goes to the next of several connections, so
-whatever relies on the session finds another one.
+Rule: it is as difficult to work with as one may be. Each transaction goes to the next of several connections,
+so whatever relies on the session finds another one.
 
     with LocalPgBouncer(postgres, "transaction") as pooler:
         SqlOffsetStore(pooler.lead(postgres_database.url))
@@ -40,7 +40,7 @@ class LocalPgBouncer(LocalDatabase):
         self._password = server._password
 
     def lead(self, url: str) -> str:
-        """Return the address of the same database by way of this pooler."""
+        """Return the address of the same database through this pooler."""
         return url.replace(f"{LOOPBACK}:{self._server.port}", f"{LOOPBACK}:{self.port}")
 
     def fetch(self) -> Path:
@@ -64,7 +64,7 @@ class LocalPgBouncer(LocalDatabase):
         lines = [f"{name} = {value}" for name, value in settings.items()]
         databases = f"[databases]\n* = host={LOOPBACK} port={self._server.port}\n"
         self._write("pooler.ini", f"{databases}[pgbouncer]\n" + "\n".join(lines) + "\n")
-        # Its libraries by a word of the loader's own: what a server is started with has no such setting.
+        # Servers start with an environment that does not name these library folders, so `env` adds them.
         return [
             "/usr/bin/env",
             f"LD_LIBRARY_PATH={find_libraries(self.program)}",
@@ -72,7 +72,7 @@ class LocalPgBouncer(LocalDatabase):
             str(self.data / "pooler.ini"),
         ]
 
-    is_ready = LocalPostgres.is_ready  # it greets as PostgreSQL does
+    is_ready = LocalPostgres.is_ready  # its greeting is the same as PostgreSQL's
 
     def _write(self, name: str, text: str) -> None:
         path = self.data / name

@@ -1,4 +1,4 @@
-"""A PostgreSQL and its standby, made by streaming replication: for tests of what a fail-over leaves.
+"""A PostgreSQL primary and its standby, made by streaming replication, to test what a fail-over leaves.
 
 The embedded program has no pg_basebackup, so the standby begins with a copy of the primary's data folder,
 taken while the primary is down.
@@ -27,12 +27,12 @@ from tests.support.waiting import wait_until
 #: How long a stream may take from the primary's end to its first login here: a Spark job has to begin.
 LOGIN_TIMEOUT_S = 120
 PROMOTE_TIMEOUT_S = 30
-#: What the server logs for a login of ours, and for nobody else's.
+#: What the server logs for a login by Penstock, and for no other login.
 _OUR_LOGIN = "application_name=penstock"
 
 
 class Standby(LocalPostgres):
-    """A server that repeats what `primary` does, until it is promoted. It notes who logs in."""
+    """A server that replicates `primary` until it is promoted. It records who logs in."""
 
     def __init__(self, primary: LocalPostgres) -> None:
         super().__init__()
@@ -54,11 +54,11 @@ class Standby(LocalPostgres):
 
     @property
     def was_used(self) -> bool:
-        """Whether one of ours has ever logged in. `logs` has the last lines alone, and tests log in often."""
+        """Return whether Penstock has logged in; `logs` keeps only the last lines, and tests log in often."""
         return _OUR_LOGIN in (self.folder / "server.log").read_text(errors="replace")
 
     def follow(self, address: str) -> None:
-        """Write whom it follows; nobody, if the address is empty."""
+        """Write the address of the server to follow; an empty one means none."""
         (self.data / "postgresql.auto.conf").write_text(f"primary_conninfo = '{address}'\n")
 
     def _give(self, path: Path) -> None:
@@ -80,13 +80,13 @@ class Pair:
         self._promoting: Future[None] | None = None
 
     def wait_for_replay(self) -> None:
-        """Wait until the standby has all that the primary has committed."""
+        """Wait until the standby has everything that the primary has committed."""
         ((end,),) = _ask(self.primary, "SELECT pg_current_wal_flush_lsn()")
         question = f"SELECT pg_last_wal_replay_lsn() >= '{end}'"
         wait_until(lambda: _ask(self.standby, question) == [(True,)], "the standby has caught up")
 
     def cut_replication(self) -> None:
-        """Let the standby have what is committed now, and nothing after."""
+        """Let the standby have what is committed now, and nothing that comes later."""
         self.wait_for_replay()
         self.standby.follow("")
         _ask(self.standby, "SELECT pg_reload_conf()")
@@ -94,7 +94,7 @@ class Pair:
         wait_until(lambda: _ask(self.standby, question) == [(0,)], "replication has ended")
 
     def fail_over(self) -> None:
-        """Kill the primary. The standby is promoted as soon as one of ours has found it still read-only."""
+        """Kill the primary. The standby is promoted as soon as Penstock has found it still read-only."""
         assert not self.standby.was_used, "somebody used the standby beside its primary"
         self.primary.kill()
         self._promoting = self._pool.submit(self._promote)

@@ -1,8 +1,8 @@
 """A Spark standalone cluster on this computer: a master and two workers, from the installed PySpark.
 
-Rule: what must work on a cluster is tested on one. In `local[n]` driver and tasks share a JVM, a view of the
+Rule: what must work on a cluster is tested on one. In `local[n]`, driver and tasks share a JVM, a view of the
 file system and an environment, so a source that forgets to ship something still works there. Spark's
-`local-cluster` mode would do, but it does not start from the pip package.
+`local-cluster` mode would also do, but it does not start from the pip package.
 
     with LocalSpark() as cluster:
         SparkSession.builder.master(cluster.master_url)
@@ -33,8 +33,8 @@ from penstock.core.versions import check_versions
 
 _MASTER = "org.apache.spark.deploy.master.Master"
 _WORKER = "org.apache.spark.deploy.worker.Worker"
-#: The workers' hosts, in turn: two names of this computer. Spark runs a second copy of a slow task only on
-#: another host, and takes one name for one host.
+#: The workers' hosts, taken in turn: two names of this computer. Spark runs a second copy of a slow task only
+#: on another host, and each name counts as a host.
 _HOSTS = (LOOPBACK, "localhost")
 _POLL_S = 0.1
 _STOP_TIMEOUT_S = 10.0

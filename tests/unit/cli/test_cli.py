@@ -1,4 +1,4 @@
-"""The command line finds its commands, ends with the right code, and prints nothing dangerous."""
+"""The command line finds its commands, ends with the right exit code, and prints nothing dangerous."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Offset stores and sinks of a user's own: a missing part is an error at the start, not a silent gap."""
+"""User-defined offset stores and sinks: a missing part is an error at the start, not a silent gap."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.stores.offsets.memory_store import MemoryOffsetStore
 
 
 class Forgetful(OffsetStore):
-    """Its author has misspelt `save`."""
+    """A store whose author has misspelt `save`."""
 
     def load(self, stream: str) -> None: ...
 
@@ -40,7 +40,7 @@ class Silent(SinkWriter):
 
 
 class Closed(Sink):
-    """A sink that nobody can open."""
+    """A sink that cannot be opened."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Whether an error may pass is known wherever it arrives: as itself, as a cause, or as a traceback."""
+"""Whether an error may be temporary is known wherever it arrives: as itself, as a cause, as a traceback."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PASSING = BrokerError("BROKER_TIMEOUT", "It was silent.\nSo it was.", hint="Wait
 
 
 def wrap_as_spark_does(error: BaseException) -> Exception:
-    """All that is left of an error in a task: a text in the middle of another."""
+    """Return all that is left of an error in a task: a text in the middle of another."""
     told = "".join(traceback.format_exception(error))
     return RuntimeError(f"Job aborted: Task 0 failed 1 times: PythonException: {told}\n\tat org.apache.Spark")
 
@@ -46,7 +46,7 @@ def test_an_error_of_ours_is_found_in_what_it_was_wrapped_in(
 
 @pytest.mark.parametrize("is_text", [False, True])
 def test_the_outermost_of_several_decides(is_text: bool) -> None:
-    """Whoever wrapped an error knew more: a lock that times out may pass, the batch it fenced may not."""
+    """The wrapping code knew more: a lock timeout may be temporary, the batch that it fenced is not."""
     for kind, inner, outer in ((BrokerError, True, False), (DataLossError, False, True)):
         error: BaseException = kind("OUTER_ERROR", "It broke.", retriable=outer)
         error.__cause__ = PenstockError("INNER_ERROR", "It broke.", retriable=inner)

@@ -1,4 +1,4 @@
-"""One event is one line of a log, whatever strangers put into topics, paths, answers and records."""
+"""One event is one line of a log, whatever hostile input is in topics, paths, answers and records."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ HOSTILE = [
 
 @pytest.fixture
 def lines() -> Iterator[Callable[[], list[str]]]:
-    """What an ordinary handler with an ordinary formatter has written, line by line."""
+    """Return a function that lists the lines of an ordinary handler with an ordinary formatter."""
     written = io.StringIO()
     handler = logging.StreamHandler(written)
     handler.setFormatter(logging.Formatter("%(levelname)s %(name)s %(message)s"))
@@ -115,7 +115,7 @@ def test_what_strangers_send_makes_no_line_of_its_own(
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_a_traceback_is_folded_into_the_line_of_its_event(text: str, lines: Callable[[], list[str]]) -> None:
-    """S34: also of an error of ours with a cause whose message holds what a record held."""
+    """S34: this includes our own error whose cause has a message with the content of a record."""
     logger = get_logger("penstock.tests.folding")
     try:
         try:
@@ -132,7 +132,7 @@ def test_a_traceback_is_folded_into_the_line_of_its_event(text: str, lines: Call
 
 
 def test_the_condition_of_an_error_is_a_field_of_its_record(caplog: pytest.LogCaptureFixture) -> None:
-    """S34: for handlers that write fields; the text begins with it as well."""
+    """S34: for handlers that write fields; the text begins with it too."""
     logger = get_logger("penstock.tests.fields")
     logger.warning("Again: %s", BrokerError("BROKER_TIMEOUT", "Too late."))
     logger.warning("%(what)s", {"what": "nothing of ours"})
@@ -141,7 +141,7 @@ def test_the_condition_of_an_error_is_a_field_of_its_record(caplog: pytest.LogCa
 
 
 def test_a_text_that_cannot_be_made_does_not_end_the_caller() -> None:
-    """Plain logging reports such an event and goes on; a filter of ours that raised would not."""
+    """Plain logging reports such an event and continues; our filter must not raise either."""
 
     class Broken:
         def __str__(self) -> str:
@@ -153,11 +153,11 @@ def test_a_text_that_cannot_be_made_does_not_end_the_caller() -> None:
 
 
 def test_a_line_says_which_stream_it_is_about(caplog: pytest.LogCaptureFixture) -> None:
-    """Two streams in one program would be told apart by nothing else. The record has it as a field, too."""
+    """Nothing else would distinguish two streams in one program. The record has it as a field too."""
     logger = get_logger("penstock.tests.streams")
     with in_stream("visits"):
         logger.warning("Batch %d failed.", 3)
-        with in_stream(""):  # whoever has no name says nothing about that of another
+        with in_stream(""):  # a stream without a name does not mention that of another
             logger.warning("Again.")
     logger.warning("No stream.")
     assert caplog.messages == ["visits: Batch 3 failed.", "visits: Again.", "No stream."]
@@ -165,7 +165,7 @@ def test_a_line_says_which_stream_it_is_about(caplog: pytest.LogCaptureFixture) 
 
 
 def test_a_program_that_configures_no_logging_gets_lines_with_their_time() -> None:
-    """Python writes warnings to stderr then, as they are. Where somebody has a format, ours adds nothing."""
+    """Python then writes warnings to stderr as they are. If a program has a format, ours adds nothing."""
     program = """
 import logging, sys
 from penstock.core.loggers import get_logger, in_stream

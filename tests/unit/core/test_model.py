@@ -1,4 +1,4 @@
-"""The nouns: what they promise to everybody who carries them around."""
+"""The core types, and what they promise to all code that uses them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_kafka_row_has_sparks_columns_in_sparks_order() -> None:
 
 
 def test_a_range_is_half_open() -> None:
-    """C26: its end is the next offset to read, so 5 to 8 are three."""
+    """C26: its end is the next offset to read, so 5 to 8 is three offsets."""
     assert OffsetRange("t", 0, 5, 8).size == 3
     assert OffsetRange("t", 0, 8, 5).size == 0
 
@@ -50,7 +50,7 @@ def test_a_work_order_is_complete_and_travels() -> None:
 
 
 def test_positions_are_types_and_not_numbers() -> None:
-    """No position can be added to or compared with a number by accident."""
+    """No position can be added to a number or compared with one by accident."""
     with pytest.raises(TypeError):
         Earliest() < 5  # type: ignore[operator]  # noqa: B015
     assert At(5) != 5

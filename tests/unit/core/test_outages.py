@@ -33,7 +33,7 @@ from tests.unit.engines.direct.test_batch_loop import world as world  # the fixt
 AWAY = OffsetStoreError("DATABASE_UNREACHABLE", "It is away.", hint="Start it.", retriable=True)
 SILENT = BrokerError("BROKER_TIMEOUT", "Nobody answers.", hint="Start them.", retriable=True)
 BUSY = OffsetStoreError("DATABASE_BUSY", "Locked.", hint="Wait.", retriable=True)
-FROM_TASK = RuntimeError(f"Job aborted:\n  {AWAY}\nPenstock: trying again may help.\n")  # as Spark tells it
+FROM_TASK = RuntimeError(f"Job aborted:\n  {AWAY}\nPenstock: trying again may help.\n")  # as Spark reports it
 LIMIT_S = DirectTable().outage_timeout_ms / 1000
 
 
@@ -53,7 +53,7 @@ class Clock:
 
 
 class PatientSwitch(StopSwitch):
-    """Waits by moving the clock; asked to stop when it comes to `stop_at_s`."""
+    """Waits by advancing the clock; asks to stop at `stop_at_s`."""
 
     def __init__(self, clock: Clock, stop_at_s: float = float("inf")) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class PatientSwitch(StopSwitch):
 
 
 def fail_for(clock: Clock, seconds: float, error: Exception) -> Callable[[], None]:
-    """What fails until so many seconds have passed."""
+    """Return a function that fails until this many seconds have passed."""
     back_at_s = clock() + seconds
 
     def ask() -> None:
@@ -85,14 +85,14 @@ def run(
 
 
 def test_the_default_outlives_a_restart_of_ten_minutes(world: World) -> None:
-    """Also when the first failure is noticed late: half of the limit is left for the batch itself."""
+    """Even when the first failure is noticed late: half of the limit is left for the batch itself."""
     assert LIMIT_S == 15 * 60
     clock = Clock()
     ask = fail_for(clock, 10 * 60, AWAY)
     sizes = run(world, clock, lambda batch: ask())
     assert len(sizes) > 3  # more often than `batch_attempts`
     assert world.stored() == {T0: 10, T1: 4, T2: 1}
-    assert max(clock.pauses) <= 5  # so it goes on soon after the server is back
+    assert max(clock.pauses) <= 5  # so it continues soon after the server is back
 
 
 def test_an_outage_that_outlasts_the_limit_ends_the_stream_with_its_cause(
@@ -111,7 +111,7 @@ def test_an_outage_that_outlasts_the_limit_ends_the_stream_with_its_cause(
 def test_brokers_that_are_away_while_a_batch_is_planned_are_waited_for(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stream that has nothing to do and looks at the log is not ended by a restart of the brokers."""
+    """A restart of the brokers does not end a stream that has nothing to do but look at the log."""
     clock = Clock()
     ask = fail_for(clock, 10 * 60, SILENT)
     find_end = StreamWatch.find_end
@@ -131,7 +131,7 @@ def test_brokers_that_are_away_while_a_batch_is_planned_are_waited_for(
 def test_a_stream_that_is_asked_to_stop_while_it_looks_for_its_brokers_stops(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is in flight then, so there is nothing to fail with."""
+    """Nothing is in flight then, so there is nothing that could fail."""
 
     def find_nobody(_self: StreamWatch, *args: Any, **more: Any) -> Any:
         raise SILENT
@@ -162,7 +162,7 @@ def test_a_stop_that_ends_a_question_to_silent_brokers_is_no_failure(
 def test_a_stop_is_heard_where_stored_offsets_are_renewed_and_nowhere_else_after_a_batch(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A renewal stores nothing new. What a batch has done is lost if its offsets are given up."""
+    """A renewal stores nothing new, but giving up a batch's offsets would lose what the batch has done."""
     world.store.save("s", StreamPosition(dict.fromkeys((T0, T1, T2), 0)))
     heard: list[tuple[str, bool]] = []
     save = type(world.store).save
@@ -183,7 +183,7 @@ def test_a_stop_is_heard_where_stored_offsets_are_renewed_and_nowhere_else_after
 def test_no_empty_batch_begins_after_a_stop_that_came_while_brokers_were_away(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A batch without records would be one more: its work might need the very brokers that are away."""
+    """A batch without records would be an extra one, and its work might need the brokers that are away."""
     assert run(world, Clock()) == [15]
 
     def find_nobody(_self: StreamWatch, *args: Any, **more: Any) -> Any:
@@ -218,7 +218,7 @@ def test_the_limit_is_told_at_the_first_failure_and_every_half_minute(
     caplog.set_level(logging.INFO, logger="penstock.engines.direct.batch_loop")
     run(world, clock, lambda batch: ask())
     *told, last = list_warnings(caplog)
-    assert len(told) == 4  # at 0, 32, 62 and 92 s: tries come every 5 s
+    assert len(told) == 4  # at 0, 32, 62 and 92 s: attempts come every 5 s
     assert "after 122 s without success" in last
     for each in told:
         assert "waits up to 15 min in all (outageTimeout)" in each
@@ -234,7 +234,7 @@ def list_warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_what_is_told_counts_from_the_beginning_of_the_attempt_that_failed_first(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A question to silent brokers takes a minute until it fails, and that minute was waited, too."""
+    """A request to silent brokers takes a minute to fail, and that minute was waiting time too."""
     clock = Clock()
     find_end, looks = StreamWatch.find_end, iter([60.0, 60.0, 0.0])
 
@@ -250,7 +250,7 @@ def test_what_is_told_counts_from_the_beginning_of_the_attempt_that_failed_first
     first, second, answered, last = list_warnings(caplog)
     assert "no success for 60 s" in first
     assert "waits up to 15 min in all (outageTimeout), 900 s more" in first
-    assert "no success for 121 s" in second  # a second between them
+    assert "no success for 121 s" in second  # one second between them
     assert "waits up to 15 min in all (outageTimeout), 839 s more" in second
     assert "The brokers answer again, 123 s after the first failure" in answered
     assert "after 123 s without success" in last  # two seconds later a batch is done
@@ -277,12 +277,12 @@ def test_what_an_attempt_has_waited_is_told_wherever_it_waited(
     monkeypatch.setattr(type(world.store), "save", save_late)
     run(world, clock, fail_late if where == "work" else lambda batch: None)
     first, last = list_warnings(caplog)
-    assert "no success for 113 s" in first  # never less than it was
+    assert "no success for 113 s" in first  # never less than it really was
     assert "after 114 s without success" in last
 
 
 def test_work_that_took_long_and_fails_at_its_end_uses_up_no_time_to_wait(world: World) -> None:
-    """Nobody knows how much of it was waited: the limit counts from the failure."""
+    """How much of it was waiting is unknown, so the limit counts from the failure."""
     clock = Clock()
     failures = [AWAY]
 
@@ -295,7 +295,7 @@ def test_work_that_took_long_and_fails_at_its_end_uses_up_no_time_to_wait(world:
 
 
 def test_an_outage_ends_with_the_batch_that_is_done(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    """Not only when nothing is left: a busy stream is never idle, and its next outage is another one."""
+    """Not only when nothing is left: a busy stream is never idle, and its next outage is a new one."""
     clock = Clock()
     ask = fail_for(clock, 20, AWAY)
     run(world, clock, lambda batch: ask(), batches=1)
@@ -305,7 +305,7 @@ def test_an_outage_ends_with_the_batch_that_is_done(world: World, caplog: pytest
 def test_an_outage_ends_when_there_is_nothing_new(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An idle stream does no batch that could end it."""
+    """An idle stream runs no batch that could end the outage."""
     run(world, Clock())
     clock = Clock()
     ask, find_end = fail_for(clock, 20, SILENT), StreamWatch.find_end
@@ -320,14 +320,14 @@ def test_an_outage_ends_when_there_is_nothing_new(
 
 
 def test_no_batch_is_worked_out_again_before_the_sink_answers(world: World) -> None:
-    """Reading a batch and computing its results only to find the database still away helps nobody."""
+    """It would be useless to read a batch and compute its results only to find the database still away."""
     clock = Clock()
     ask = fail_for(clock, 300, AWAY)
     assert run(world, clock, lambda batch: ask(), reach=ask) == [15, 15]
 
 
 def test_a_sink_that_answers_and_fails_each_batch_is_not_tried_for_ever(world: World) -> None:
-    """A database that dies of what we ask it: the time counts from the first failure."""
+    """If our own statements crash a database, the time counts from the first failure."""
     clock = Clock()
 
     def work(_batch: Batch) -> None:
@@ -340,7 +340,7 @@ def test_a_sink_that_answers_and_fails_each_batch_is_not_tried_for_ever(world: W
 
 
 def test_other_failures_are_tried_as_often_as_said(world: World) -> None:
-    """A deadlock, a lock that is not given, a user's own error: no outage."""
+    """A deadlock, a lock timeout or a user's own error is not an outage."""
     for error in (ValueError("mine"), BUSY):
         clock = Clock()
         world.batches.clear()
@@ -351,7 +351,7 @@ def test_other_failures_are_tried_as_often_as_said(world: World) -> None:
 
 
 def test_an_outage_uses_up_no_attempt(world: World) -> None:
-    """A database is back after a restart, and the lock of a session that died with it is not gone yet."""
+    """The database is back after a restart, but the lock of a session that died with it is still held."""
     clock = Clock()
     failures = [AWAY] * 6 + [BUSY] * 2
 
@@ -378,7 +378,7 @@ def test_the_pause_before_another_attempt_is_half_a_minute_at_most(world: World)
 
 @pytest.mark.parametrize("has_empty_batch", [False, True])
 def test_what_no_task_has_ever_reached_is_no_outage(world: World, has_empty_batch: bool) -> None:
-    """An address that only the driver can reach: whoever wrote it should hear so at once."""
+    """If only the driver can reach an address, the user should learn that at once."""
     if has_empty_batch:
         run(world, Clock())
     clock = Clock()
@@ -393,7 +393,7 @@ def test_what_no_task_has_ever_reached_is_no_outage(world: World, has_empty_batc
 
     with pytest.raises(RuntimeError, match="DATABASE_UNREACHABLE"):
         run(world, clock, work, attempts=3, empty=True, batches=5)
-    assert len(done) == has_empty_batch  # one that has no records has no tasks
+    assert len(done) == has_empty_batch  # a batch without records has no tasks
     assert len(world.batches) == 3 + len(done)
     assert clock() < 1010
 
@@ -417,7 +417,7 @@ def test_what_tasks_have_reached_once_is_waited_for(world: World) -> None:
 def test_a_store_that_is_away_is_waited_for_and_the_work_is_not_repeated(
     world: World, monkeypatch: pytest.MonkeyPatch, delivery: str
 ) -> None:
-    """To do a batch again for the sake of its offsets would only double it."""
+    """Repeating a batch only for its offsets would double it."""
     clock = Clock()
     world.store.save("s", StreamPosition(dict.fromkeys((T0, T1, T2), 0)))
     ask, save = fail_for(clock, 300, AWAY), type(world.store).save
@@ -445,12 +445,12 @@ def test_at_most_once_never_repeats_work_whatever_is_away(world: World) -> None:
 
 
 def test_an_outage_is_known_by_its_condition_wherever_it_was_met() -> None:
-    """On the driver as the cause of another error; from a task as the text of a traceback."""
+    """On the driver it is the cause of another error; from a task it is the text of a traceback."""
     wrapped = SinkError("COMMIT_IN_DOUBT", "No answer.", hint="Wait.", retriable=True)
     wrapped.__cause__ = RuntimeError("a step")
     wrapped.__cause__.__cause__ = AWAY
     fenced = SinkError("WRITER_FENCED", "Another writer.", hint="Run one.")
-    fenced.__cause__ = AWAY  # whoever wrapped it knew more
+    fenced.__cause__ = AWAY  # the code that wrapped it knew more
     for error in (AWAY, SILENT, wrapped, FROM_TASK, pickle.loads(pickle.dumps(AWAY))):
         assert is_outage(error), error
     refused = OffsetStoreError("DATABASE_REFUSED", "No.", hint="Log in.")
@@ -508,7 +508,7 @@ def test_a_database_that_takes_a_statement_and_stands_still_is_told_and_told_aga
 def test_one_step_waits_for_a_moment_where_the_stream_waits_itself_and_else_half_a_minute(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Else nobody could ask a stream to stop meanwhile, and the driver would hear late of what tasks meet."""
+    """Otherwise nobody could stop a stream meanwhile, and the driver would learn late of tasks' troubles."""
     assert database_outages.find_wait_s() == 30
     with waiting_for_servers(Patience(900)):
         assert database_outages.find_wait_s() == 5

@@ -1,4 +1,4 @@
-"""What of an option may be shown."""
+"""Which parts of an option may be shown."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_no_value_and_empty_text_pass_through(name: str, value: str | None) -> N
 
 @pytest.mark.parametrize("value", [5, 5.5, True, ["x"], b"bytes", {"a": 1}])
 def test_other_values_than_text_are_hidden_by_their_name(value: object) -> None:
-    """B197: whatever their type."""
+    """B197: whatever their type is."""
     assert redact_value("my.secret", value) == HIDDEN
     assert redact_value("my.number", value) == value
 
@@ -77,7 +77,7 @@ def test_other_values_stay_readable(name: str) -> None:
     ],
 )
 def test_a_login_text_keeps_everything_but_its_secrets(text: str, shown: str) -> None:
-    """B198, S11: in single and double quotes, also where Spark's own rule shows them."""
+    """B198, S11: in single and double quotes, even where Spark's own rule shows them."""
     assert redact_value("kafka.sasl.jaas.config", text) == shown
 
 
@@ -97,12 +97,12 @@ def test_a_login_text_keeps_everything_but_its_secrets(text: str, shown: str) ->
     ],
 )
 def test_secrets_inside_other_texts_are_hidden(text: str) -> None:
-    """S11, S12: keys pasted as PEM, passwords in addresses and connection texts."""
+    """S11, S12: keys pasted as PEM, passwords in addresses and connection strings."""
     assert SECRET not in redact_value("some.url", text)
 
 
 def test_an_address_stays_readable_without_its_password() -> None:
-    """S12: host and user help, the password does not."""
+    """S12: host and user are helpful, and the password is hidden."""
     assert redact_text(f"postgresql://user:{SECRET}@host:5432/db") == "postgresql://user:***@host:5432/db"
 
 
@@ -114,7 +114,7 @@ def test_a_certificate_is_no_secret() -> None:
 @settings(deadline=None)
 @given(st.text(alphabet=st.characters(exclude_characters="\\", exclude_categories=["Cs"]), min_size=4))
 def test_no_quoted_password_survives_whatever_it_holds(password: str) -> None:
-    """S10: a mark planted in any password is gone from the text that is shown."""
+    """S10: a mark planted in any password is missing from the text that is shown."""
     quote = "'" if '"' in password else '"'
     planted = "MARK" + password.replace(quote, "") + "MARK"
     assert "MARK" not in redact_text(f"{MODULE} username=u password={quote}{planted}{quote};")
@@ -130,7 +130,7 @@ def test_no_quoted_password_survives_whatever_it_holds(password: str) -> None:
         f"ALTER ROLE me PASSWORD '{SECRET}",  # the server has cut it off
         f"/* it's for ann */ ALTER ROLE me PASSWORD '{SECRET}'",
         f"-- don't\nALTER ROLE me PASSWORD '{SECRET}'",
-        f"SELECT 'a\\', '{SECRET}'",  # where the first one ends is the dialect's and a setting's
+        f"SELECT 'a\\', '{SECRET}'",  # where the first literal ends depends on the dialect and a setting
         f"SELECT 'a\\'', '{SECRET}'",
         f"SELECT dblink('host=db password={SECRET}')",
         f"SELECT 1 -- password {SECRET}",

@@ -1,4 +1,4 @@
-"""The versions of the libraries, however they came: pip, a platform's own PySpark, a zip."""
+"""The versions of the libraries, however installed: by pip, with a platform's PySpark, or from a zip."""
 
 import json
 import os
@@ -20,7 +20,7 @@ SITE = Path(sysconfig.get_path("purelib"))
 SOURCES = Path(penstock.__file__).parents[1]
 SPARK = Path(pyspark.__file__).parent
 
-#: What Spark asks of a source at `load()`, and which PySpark answered.
+#: What Spark asks a source at `load()`, and which PySpark answered.
 LOAD = """
 import json, pyspark
 from pyspark_penstock import DefaultSource
@@ -31,7 +31,7 @@ print(json.dumps([DefaultSource(options).schema(), pyspark.__file__]))
 
 @pytest.fixture(params=["zip", "folder"])
 def platform_paths(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
-    """The import path of a process whose PySpark comes from SPARK_HOME; nothing has a record of pip's."""
+    """Return the import path of a process whose PySpark comes from SPARK_HOME, without any pip record."""
     libraries = tmp_path / "libraries"
     libraries.mkdir()
     for entry in SITE.iterdir():
@@ -48,7 +48,7 @@ def platform_paths(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
 
 
 def run_apart(code: str, paths: list[str], **environ: str) -> subprocess.CompletedProcess[str]:
-    """Run code in a process that sees these import paths and no others of ours."""
+    """Run code in a process that sees only these import paths of ours."""
     return subprocess.run(
         [sys.executable, "-S", "-c", code],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **environ},
@@ -59,7 +59,7 @@ def run_apart(code: str, paths: list[str], **environ: str) -> subprocess.Complet
 
 
 def pack(bundle: Path, endings: Mapping[str, str] | None = None) -> Path:
-    """Put our sources into a zip, some with a text added at their end."""
+    """Pack our sources into a zip, some with a text added at their end."""
     with zipfile.ZipFile(bundle, "w") as writer:
         for path in sorted(SOURCES.rglob("*.py")):
             name = path.relative_to(SOURCES).as_posix()
@@ -68,7 +68,7 @@ def pack(bundle: Path, endings: Mapping[str, str] | None = None) -> Path:
 
 
 def test_a_platform_may_bring_pyspark_without_pip_knowing(platform_paths: list[str]) -> None:
-    """On YARN, in Spark's images and with SPARK_HOME there is a PySpark to import and no record of it."""
+    """On YARN, in Spark's images and with SPARK_HOME, PySpark can be imported but has no pip record."""
     done = run_apart(LOAD, [str(SOURCES), *platform_paths])
     assert done.returncode == 0, done.stderr
     schema, origin = json.loads(done.stdout)
@@ -77,7 +77,7 @@ def test_a_platform_may_bring_pyspark_without_pip_knowing(platform_paths: list[s
 
 
 def test_penstock_may_itself_come_from_a_zip(platform_paths: list[str], tmp_path: Path) -> None:
-    """`--py-files penstock.zip`: nothing of pip's records is there for our own package either."""
+    """With `--py-files penstock.zip`, our own package has no pip record either."""
     bundle = pack(tmp_path / "penstock.zip")
     done = run_apart(LOAD, [str(bundle), *platform_paths])
     assert done.returncode == 0, done.stderr
@@ -97,7 +97,7 @@ print(json.dumps([stamp_sources(f"penstock.{name}") for name in kernels]))
 
 
 def test_kernels_of_a_zip_are_stamped_with_the_sources_in_it(tmp_path: Path) -> None:
-    """Compiled kernels are kept between processes: those of an older zip must not run for a newer one."""
+    """Compiled kernels are cached between processes; those of an older zip must not run for a newer one."""
     bundle = tmp_path / "penstock.zip"
     changed = [
         "penstock/formats/columns/column_builder.py",
@@ -120,7 +120,7 @@ def test_kernels_of_a_zip_are_stamped_with_the_sources_in_it(tmp_path: Path) -> 
 
 
 def test_a_platforms_jars_are_found_in_its_home(platform_paths: list[str]) -> None:
-    """A PySpark in a zip has no folder of jars beside it: SPARK_HOME has them."""
+    """A PySpark in a zip has no folder of jars beside it; SPARK_HOME has them."""
     code = "from penstock.cluster.downloads.java import find_spark_home; print(find_spark_home())"
     done = run_apart(code, [str(SOURCES), *platform_paths], SPARK_HOME=str(SPARK))
     assert done.returncode == 0, done.stderr
@@ -141,7 +141,7 @@ def test_a_library_that_cannot_be_imported_is_named(library: str) -> None:
 def test_the_pyspark_that_runs_counts_and_not_the_one_that_pip_knows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A platform's PySpark may stand before an installed one on the import path."""
+    """A platform's PySpark may come before an installed one on the import path."""
     monkeypatch.setattr(pyspark, "__version__", "3.5.1")
     with pytest.raises(VersionError, match=r"\[LIBRARY_VERSION\] pyspark 3\.5\.1 .*pyspark>=4\.3,<4\.4"):
         check_versions()

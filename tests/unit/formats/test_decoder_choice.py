@@ -1,4 +1,4 @@
-"""From option texts to decoders: what belongs together, what is refused, what the registry is asked."""
+"""From option texts to decoders: what belongs together, what is refused, and what the registry is asked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What numba keeps of compiled kernels is used for the sources it was made of, and for no others."""
+"""numba's cache of compiled kernels is used for the sources it was made from, and for no others."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def add_one(number: int) -> int:
     return number + 1
 
 
-#: A pickle that names a class no module has: what is left in an index when a bundle of arrays is renamed.
+#: A pickle of a class that no module has: what is left in an index when a bundle of arrays is renamed.
 OF_A_CLASS_THAT_IS_GONE = b"cpenstock.kernels.compilation\nGone\n."
 
 
 @pytest.fixture
 def stamped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
-    """A kernel with a cache of its own; its sources' stamp is given, since it is none of ours."""
+    """Return a kernel with its own cache; its source stamp is set, because the kernel is not one of ours."""
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(compilation, "stamp_sources", lambda _module: "of today")
     return kernel(add_one)

@@ -1,4 +1,4 @@
-"""The loss ledger as a file: its layout stays readable, and a file that is none is told."""
+"""The loss ledger as a file: its layout stays readable, and a file that is not a ledger is reported."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def read_layout(path: Path) -> list[str]:
 
 @pytest.fixture
 def old_ledger(tmp_path: Path) -> Path:
-    """A file as version 1 wrote it."""
+    """Return a file as version 1 wrote it."""
     path = tmp_path / "old.db"
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript(GOLDEN.read_text())
@@ -87,7 +87,7 @@ def test_a_path_with_odd_letters_is_only_a_path(tmp_path: Path) -> None:
 
 
 def test_a_task_on_a_host_without_the_ledgers_file_makes_no_other_one(tmp_path: Path) -> None:
-    """A loss in a file that nobody reads is forgotten, so the task fails instead."""
+    """A loss in a file that nobody reads would be forgotten, so the task fails instead."""
     place = parse_place(str(tmp_path / "losses.db"))
     order = WorkOrder((RangeOrder("t", 0, At(5), At(8)),), ClientSettings((("127.0.0.1", 9092),)), ("value",))
     met = DataLossError("DATA_LOST", "Gone.", facts={"topic": "t", "partition": 0})
@@ -99,7 +99,7 @@ def test_a_task_on_a_host_without_the_ledgers_file_makes_no_other_one(tmp_path: 
 
 
 def test_a_loss_is_recorded_with_the_stream_that_met_it(tmp_path: Path) -> None:
-    """Several streams may share a ledger. The driver and its tasks know which one they work for."""
+    """Several streams may share a ledger. The driver and its tasks know which stream they work for."""
     place = parse_place(str(tmp_path / "losses.db"))
     order = WorkOrder((RangeOrder("t", 0, At(5), At(8)),), ClientSettings((("127.0.0.1", 9092),)), ("value",))
     met = DataLossError("DATA_LOST", "Gone.", facts={"topic": "t", "partition": 0})

@@ -16,7 +16,7 @@ from tests.support.waiting import is_silent, wait_until
 
 
 class Echo(socketserver.ThreadingTCPServer):
-    """Sends back what it gets and remembers it."""
+    """A server that sends back what it receives and remembers it."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -145,7 +145,7 @@ def test_cut_before_answer_lets_the_server_act_and_the_client_wonder(
     with contextlib.suppress(ConnectionResetError):
         assert client.recv(1) == b""
     assert bytes(echo.heard) == b"hellocommit"
-    with socket.create_connection(proxy.address, timeout=10) as again:  # it strikes once
+    with socket.create_connection(proxy.address, timeout=10) as again:  # the fault happens once
         again.sendall(b"y")
         assert again.recv(1) == b"y"
 

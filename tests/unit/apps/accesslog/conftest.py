@@ -1,4 +1,4 @@
-"""What the tests of the application share."""
+"""Fixtures shared by the tests of the application."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ from tests.support.accesslog.decisions_database import make_database
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
-    """Where the results of a run are, none so far."""
+    """Return the place for a run's results, with no results so far."""
     return make_database(tmp_path / "results.db")

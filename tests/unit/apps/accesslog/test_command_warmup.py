@@ -1,4 +1,4 @@
-"""`penstock warmup` leaves nothing to compile to those who come after it."""
+"""`penstock warmup` leaves nothing to compile for the processes that follow."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ print(json.dumps([len(before), [name for name in after if after[name] != before.
 
 
 def test_after_a_warmup_no_verb_has_anything_to_compile(tmp_path: Path) -> None:
-    """A kernel that is called with types of its own for the first time would be compiled then."""
+    """A kernel that is called for the first time with other types would be compiled then."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], cwd=tmp_path, capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-"""What the tests share of what a run says."""
+"""Fixtures shared by the tests of a run's output."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ from penstock.cli.shared.progress_bar import end_bars
 
 @pytest.fixture(autouse=True)
 def _screen() -> Iterator[None]:
-    """A live line that a test leaves would be erased in the output of the next one."""
+    """End live lines after each test: one that is left would be erased in the output of the next test."""
     yield
     end_bars()

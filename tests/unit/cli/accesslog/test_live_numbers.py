@@ -1,4 +1,4 @@
-"""What `penstock accesslog run` says while it runs, at a terminal and where there is none."""
+"""What `penstock accesslog run` shows while it runs, with and without a terminal."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_dead_letters_of_this_run_are_in_the_line_as_soon_as_there_are_any(
 def test_at_a_terminal_a_client_is_named_once_and_no_line_is_wider_than_the_screen(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A line that wraps cannot be written over, and one attacker must not fill the screen."""
+    """A wrapped line cannot be overwritten, and one attacker must not fill the screen."""
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "60")
     pipeline: Any = SimpleNamespace(measure_lag=lambda: 1_234_567)
@@ -119,7 +119,7 @@ def test_a_complaint_at_a_terminal_stands_on_a_line_of_its_own(
         "The end.",
         "",
     ]
-    assert not written.partition("Stopped")[2].count("\x1b")  # what has ended is not erased again
+    assert not written.partition("Stopped")[2].count("\x1b")  # the finished line is not erased again
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def settings(tmp_path: Path) -> PipelineSettings:
 def test_the_line_says_how_many_are_in_the_lists_also_when_no_line_comes_any_more(
     settings: PipelineSettings, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Decisions follow the lines by a batch, and a run that goes on finds the bans of the one before."""
+    """Decisions come a batch after their lines, and a continued run finds the bans of the previous one."""
     now_us, seconds = NOW_US, 0.0
     pipeline: Any = SimpleNamespace(measure_lag=lambda: 0)
 
@@ -190,7 +190,7 @@ def test_a_client_that_is_spared_is_counted_and_named(
 def test_names_of_hosts_are_told_as_being_in_no_list(
     settings: PipelineSettings, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No list can hold them, so whoever says that they are blocked is wrong."""
+    """No list can hold them, so reporting them as blocked would be wrong."""
     moments = iter(number * PLAIN_EVERY_S for number in range(100))
     pipeline: Any = SimpleNamespace(measure_lag=lambda: 0)
     blocked = BlockedCount(settings, wall_us=lambda: NOW_US)

@@ -1,4 +1,4 @@
-"""What a run says by the clock, how it tells a client by one of several bans, and bans that came too late."""
+"""What a run prints over time, how it describes a client with several bans, and bans that came too late."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Watched:
         self.display.watch("completed", make_report(lines))
 
     def pass_by(self, seconds: int) -> None:
-        """Let time pass in which nothing happens but the clock."""
+        """Let time pass in which nothing happens except on the clock."""
         for _ in range(2 * seconds):
             self.seconds += 0.5
             self.display.tick()
@@ -78,13 +78,13 @@ class Watched:
 def test_an_idle_run_writes_a_line_each_minute_with_batches_and_without(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Else it cannot be told from one that hangs."""
+    """Otherwise it looks like one that hangs."""
     watched = Watched()
     for _ in range(5 * 60):  # empty batches, each second
         watched.seconds += 1
         watched.run_batch()
     assert len(capsys.readouterr().out.splitlines()) == 5
-    watched.pass_by(5 * 60)  # none at all: a long interval, or brokers that are away
+    watched.pass_by(5 * 60)  # no batches: a long interval, or brokers that are away
     told = capsys.readouterr().out.splitlines()
     assert len(told) == 5
     expected = "Nothing new for 60 s; at the last batch: 0 lines/s, lag 7, 0 clients blocked"
@@ -127,7 +127,7 @@ def test_a_batch_that_runs_on_is_told_and_never_as_no_lines(capsys: pytest.Captu
 
 
 def test_batches_that_all_take_long_are_told_with_their_numbers(capsys: pytest.CaptureFixture[str]) -> None:
-    """The line of a running batch is no reason to leave out the numbers at its end."""
+    """The line of a running batch must not replace the numbers at its end."""
     watched = Watched()
     for number in range(1, 4):
         watched.display.watch("submitted", make_report(100))
@@ -161,7 +161,7 @@ def test_a_stop_that_waits_for_a_batch_is_told_once_and_at_once(capsys: pytest.C
     assert capsys.readouterr().out == "Stopping: the running batch is finished first.\n"
     idle = Watched()
     idle.display.watch("submitted", make_report(40))
-    idle.display.show(make_news(40))  # done, and whoever hears of it may ask to stop
+    idle.display.show(make_news(40))  # done, and whatever hears of it may ask to stop
     idle.stream.stop_reason = "stop()"
     idle.pass_by(5)
     assert capsys.readouterr().out == ""
@@ -190,7 +190,7 @@ def test_the_help_of_run_has_the_times_of_its_lines() -> None:
 def test_a_client_has_one_class_in_the_live_line_the_list_and_the_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is that of the ban that ends last; of those that end together, of the one that was decided first."""
+    """It is the class of the ban that ends last; among those that end together, of the first decided."""
     place = make_database(tmp_path / "results.db")
     courses = {
         "192.0.2.66": [("web_shell", 1, 600), ("bad_agent", 2, 600), ("cve_probe", 3, 600)],
@@ -230,7 +230,7 @@ def close(watched: Watched, capsys: pytest.CaptureFixture[str]) -> str:
 def test_bans_that_had_ended_before_they_were_decided_are_not_told_as_blocks(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A ban counts from the time in the log: after an outage of an hour it is over when it is found."""
+    """A ban counts from the time in the log: after an outage of an hour it has ended when it is found."""
     watched = Watched()
     watched.wall_us = NOW_US + 3600 * SECOND_US
     watched.seconds = PLAIN_EVERY_S

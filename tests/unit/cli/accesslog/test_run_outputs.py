@@ -1,4 +1,4 @@
-"""What follows the results of a run: only what is committed goes out, and no failure is forgotten."""
+"""What follows the results of a run: only committed results go out, and no failure is forgotten."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_blocklist_that_cannot_be_written_any_more_is_in_the_live_line_and_in_
     lists.write_text("no folder")
     decide(place, "192.0.2.2")
     for _ in range(3):
-        output.follow(make_news())  # without decisions of its own: what is missed stays missed
+        output.follow(make_news())  # without decisions of its own: what was missed stays missed
     display.show(make_news())
     assert finish([output]) == 1
     told = capsys.readouterr()
@@ -112,7 +112,7 @@ def test_a_blocklist_that_somebody_removed_is_there_again_after_the_next_batch(
 def test_brokers_that_are_away_are_waited_for_no_longer_than_a_run_can_afford(
     place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """After SIGTERM nothing may wait as long as a producer does by default: a service would be killed."""
+    """After SIGTERM, waiting as long as a producer does by default would get a service killed."""
     monkeypatch.setattr(run_outputs, "TOPIC_PATIENCE_MS", 200)
     decide(place, "192.0.2.1")
     with socket.socket() as refusing:

@@ -1,4 +1,4 @@
-"""`penstock loss`: what it prints, for people and for programs, and that it never makes anything."""
+"""`penstock loss`: what it prints, for people and for programs, and that it never creates anything."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def penstock(
 
 @pytest.fixture(params=["offsets", "shop.db"])
 def at(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A store with one stream in it."""
+    """Return the address of a store with one stream in it."""
     address = f"{tmp_path}/{request.param}"
     open_offset_store(address).save("visits", HERE)
     return address
@@ -68,7 +68,7 @@ def test_streams_and_positions_are_shown(penstock: Run, at: str) -> None:
 
 
 def test_nothing_is_changed_without_yes_and_every_change_is_remembered(penstock: Run, at: str) -> None:
-    """Dry run by default; afterwards the store itself tells who, when, from where to where."""
+    """Dry run by default; afterwards the store itself shows who, when, from where and to where."""
     asked = ("--at", at, "visits", "--by", "20")
     told = penstock("rewind", *asked, "--watch", "0s")
     assert "Nothing was changed. Say --yes to do it." in told
@@ -145,7 +145,7 @@ def test_what_sparks_connector_writes_is_imported_too(
 def test_a_stream_that_runs_is_not_moved(
     penstock: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has its position in memory and would write over the new one. A dry run says so, too."""
+    """It has its position in memory and would overwrite the new one. A dry run says so too."""
     store, slept = FileOffsetStore(tmp_path), list[float]()
     store.save("visits", HERE)
 
@@ -205,7 +205,7 @@ def test_wrong_usage_is_exit_code_2(penstock: Run, at: str, wrong: list[str]) ->
 
 
 def test_a_number_carries_its_unit_but_for_a_wait_of_nothing(penstock: Run, at: str) -> None:
-    """`60` as a time would be in 1970, and a stream that is sent there reads everything again."""
+    """As a time, `60` would be in 1970, and a stream moved there would read everything again."""
     asked = ("rewind", "--at", at, "visits")
     told = penstock(*asked, "--to-time", "60", code=2)
     advice = "'60' is not a moment with its unit: for a length of time ago write 60s, 60m, 60h or 60d"
@@ -218,7 +218,7 @@ def test_a_number_carries_its_unit_but_for_a_wait_of_nothing(penstock: Run, at: 
 
 
 def test_which_way_is_said_once_by_the_verb(penstock: Run, at: str) -> None:
-    """A minus sign beside `rewind` may mean the other way, or the same one again; `plan` needs it."""
+    """A minus sign after `rewind` may mean the other way, or the same way again; `plan` needs it."""
     now = ("--watch", "0s")
     told = penstock("rewind", "--at", at, "visits", "--by", "-5", code=1)
     assert "a rewind already goes back. Write --by 5 to go back; `penstock offsets skip --by 5`" in told
@@ -238,7 +238,7 @@ def test_which_way_is_said_once_by_the_verb(penstock: Run, at: str) -> None:
 def test_brokers_that_do_not_answer_leave_the_stored_position_on_the_screen(
     at: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In seconds, and not without a word; a limit that the user has set holds instead."""
+    """It takes only seconds and says what is missing; a limit that the user has set is used instead."""
     monkeypatch.setattr("penstock.cli.shared.kafka_arguments.LOOK_TIMEOUT_MS", 300)
     nobody = ("--bootstrap-server", f"127.0.0.1:{find_free_ports(1)[0]}")
     assert main(["offsets", "show", "--at", at, "visits", *nobody]) == 1
@@ -290,7 +290,7 @@ def test_each_verb_that_can_lead_back_says_how_to_count_sums_twice(penstock: Run
 def test_the_offsets_of_a_file_sink_are_found_and_its_batches_are_named(
     penstock: Run, tmp_path: Path
 ) -> None:
-    """Rows in a folder that lies beyond would be there twice; one that is cut in two would lose some."""
+    """Rows in later folders would be there twice; a folder cut in two would lose some."""
     for start, until in ((0, 20), (20, 50)):
         folder = tmp_path / f"batch=visits.t-0.{start}-{until}"
         folder.mkdir()
@@ -353,7 +353,7 @@ def test_control_characters_in_names_do_not_reach_the_terminal(penstock: Run, tm
 
 
 def make_checkpoint(folder: Path, *batches: Any, done: int) -> CheckpointOffsetStore:
-    """Each batch is what its sources' lines say."""
+    """Write a checkpoint in which each batch has the lines of its sources."""
     for name in ("offsets", "commits"):
         (folder / name).mkdir(parents=True)
     for number, sources in enumerate(batches):
@@ -374,7 +374,7 @@ def ours(offset: int) -> dict[str, Any]:
 
 
 def test_a_checkpoint_is_moved_to_the_end_of_a_batch(penstock: Run, tmp_path: Path) -> None:
-    """Only the source's own line changes; a batch that was planned and not done is planned anew."""
+    """Only the source's own line changes; a batch that was planned but not done is planned again."""
     other = {"rate": 5}
     batches = [[other, ours(end), {"t": {"0": end}}] for end in (10, 20, 30, 40)]
     store = make_checkpoint(tmp_path, *batches, done=3)
@@ -425,7 +425,7 @@ def test_a_checkpoint_that_cannot_be_moved_is_told(penstock: Run, tmp_path: Path
 
 
 def test_a_checkpoint_is_copied_into_a_store_and_back(penstock: Run, tmp_path: Path) -> None:
-    """A query becomes a direct stream, and the other way round, without a row twice or lost."""
+    """A query becomes a direct stream, and the other way round, without duplicate or lost rows."""
     store = make_checkpoint(tmp_path / "c", [ours(1)], [ours(8)], done=2)
     at, there = f"{tmp_path}/shop.db", f"checkpoint:{tmp_path}/c"
     penstock("copy", "--from", there, "0", "--to", at, "--as", "visits", "--yes", "--watch", "0s")
@@ -436,7 +436,7 @@ def test_a_checkpoint_is_copied_into_a_store_and_back(penstock: Run, tmp_path: P
 
 
 def test_a_checkpoint_that_has_moved_on_is_not_changed(tmp_path: Path) -> None:
-    """The query ran between the look and the change; its plan for the next batch stays, too."""
+    """The query ran between the look and the change; its plan for the next batch stays too."""
     store = make_checkpoint(tmp_path, [ours(1)], [ours(2)], [ours(3)], done=2)
     seen = store.load_batch("0", 0)
     with pytest.raises(OffsetStoreError, match="OFFSETS_MOVED"):
@@ -446,7 +446,7 @@ def test_a_checkpoint_that_has_moved_on_is_not_changed(tmp_path: Path) -> None:
 
 
 def test_a_slip_in_only_names_what_there_is(penstock: Run, at: str) -> None:
-    """No broker is asked: a topic that the stream does not read is no topic that was made anew."""
+    """No broker is asked: a topic that the stream does not read is not reported as a recreated topic."""
     for slip in ("tt-0", "tt", "t-1"):
         told = penstock("rewind", "--at", at, "visits", "--to-start", "--only", slip, code=1)
         assert "[NOT_IN_STREAM]" in told

@@ -1,4 +1,4 @@
-"""What is given to `penstock produce`: escapes, lines, and messages as JSON."""
+"""The input of `penstock produce`: escapes, lines, and messages as JSON."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_what_is_said_for_all_goes_before_what_a_line_says() -> None:
 
 
 def test_a_time_in_another_unit_is_sent_with_one_warning(capsys: pytest.CaptureFixture[str]) -> None:
-    """A copy keeps what the original has; -1 is Kafka's own word for a record without a time."""
+    """A copy keeps the original's time; -1 is Kafka's own value for a record without a time."""
 
     def send(*times: str, **fixed: int) -> str:
         lines = pa.array([f'{{"value": "a", "timestamp_ms": {time}}}'.encode() for time in times])
@@ -102,7 +102,7 @@ def test_a_time_in_another_unit_is_sent_with_one_warning(capsys: pytest.CaptureF
     assert "`timestamp_ms` of line 2 is 1700000000: as milliseconds since 1970 it is too small" in told
     assert told.count("Warning") == 1
     assert send("-1", "null", "1700000000000") == ""
-    assert send("10", timestamp_ms=1_700_000_000_000) == ""  # it is not sent
+    assert send("10", timestamp_ms=1_700_000_000_000) == ""  # the time is not sent
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_backslash_that_begins_no_escape_is_refused(text: str) -> None:
 
 
 def test_a_separator_that_is_empty_is_refused() -> None:
-    """It would be found at the beginning of every line, and each key would be empty."""
+    """It would be found at the beginning of every line, and every key would be empty."""
     with pytest.raises(OptionError, match=r"\[SEPARATOR_EMPTY\]"):
         read_escapes("--key-separator", "")
 

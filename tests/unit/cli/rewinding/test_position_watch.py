@@ -1,4 +1,4 @@
-"""Whether a stream moves by itself is told from what a person does to it, whenever that person acts."""
+"""A stream's own progress is distinguished from what a person does to it, whenever that person acts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def at(offset: int) -> StreamPosition:
 
 
 class Busy(MemoryOffsetStore):
-    """A store in which somebody acts right after a position was read, or the changes were."""
+    """A store in which somebody acts right after a position or the changes were read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Busy(MemoryOffsetStore):
 @pytest.mark.parametrize("moment", ["after_load", "after_listing"])
 @pytest.mark.parametrize("is_first_look", [True, False])
 def test_a_rewind_at_any_moment_of_a_look_is_no_progress(moment: str, is_first_look: bool) -> None:
-    """It may land between the reading of the position and of the changes, in either order."""
+    """It may happen between the reading of the position and of the changes, in either order."""
     store = Busy()
     acts: list[Callable[[], object]] = getattr(store, moment)
     if is_first_look:
@@ -94,7 +94,7 @@ def test_what_a_program_stores_after_a_change_is_progress() -> None:
 def test_a_change_that_is_noted_and_not_made_yet_is_no_progress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files get the note first and the position then; we may look between the two."""
+    """Files get the note first and then the position; we may look in between."""
     store = FileOffsetStore(tmp_path)
     store.save("s", at(50))
     early = PositionWatch(store, "s")
@@ -119,7 +119,7 @@ def test_a_change_that_is_noted_and_not_made_yet_is_no_progress(
 
 
 def test_a_stream_that_stands_again_where_it_was_once_moved_from_is_seen_to_move() -> None:
-    """That change was made long ago, and does not hide what goes on in another partition."""
+    """That change was made long ago, and does not hide progress in another partition."""
     store = Busy()
     store.put(50, 10)
     two = TopicPartition("t", 1)
@@ -133,7 +133,7 @@ def test_a_stream_that_stands_again_where_it_was_once_moved_from_is_seen_to_move
 
 
 def test_a_note_that_a_commit_has_written_over_is_no_new_change() -> None:
-    """A Kafka group keeps notes beside offsets: the next commit of a partition drops its own."""
+    """A Kafka group keeps notes beside offsets, and the next commit of a partition drops its own note."""
     store = Busy()
     store.put(50, 10)
     watch = PositionWatch(store, "s")

@@ -1,4 +1,4 @@
-"""What all console commands share: which Kafka, which settings, and help."""
+"""What all console commands share: choice of the Kafka cluster, settings, and help."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def gather(*arguments: str) -> dict[str, str]:
 def test_a_command_without_arguments_prints_all_its_options(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A10: every verb and every option, of the verbs too; the same for `--help`, which is no error."""
+    """A10: every verb and every option, including those of the verbs; `--help` is not an error."""
     shared = ["--bootstrap-server", "--command-config", "--set", "--json"]
     assert main([command]) == 2
     complained = capsys.readouterr()
@@ -110,7 +110,7 @@ def test_wrong_settings_are_refused_with_advice(
 
 
 def test_a_misspelt_setting_is_an_error_and_an_idle_one_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    """I30: `max.poll.records` is Java's; it changes nothing here, and that is said."""
+    """I30: `max.poll.records` is Java's; it changes nothing here, and the command says so."""
     at = ["topics", "list", "--bootstrap-server", "127.0.0.1:1", "--set", "default.api.timeout.ms=1"]
     assert main([*at, "--set", "client.idd=x"]) == 1
     assert "Did you mean `kafka.client.id`?" in capsys.readouterr().err
@@ -152,7 +152,7 @@ def test_a_consumer_that_is_asked_for_two_things_says_so(
 def test_a_refused_pattern_is_named_as_it_was_given(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the console it is `--pattern`, and nobody has written `subscribePattern`."""
+    """On the command line it is `--pattern`, and nobody has written `subscribePattern`."""
     monkeypatch.setattr("penstock.core.planning.topic_pattern.MOST_MOVES", 100)
     assert main(["consume", "--pattern", "(unclosed", "--bootstrap-server", "127.0.0.1:1"]) == 1
     assert "[PATTERN_REFUSED] Option `--pattern` is '(unclosed': " in capsys.readouterr().err
@@ -187,7 +187,7 @@ def test_a_time_in_another_unit_is_refused_wherever_a_time_is_said(
 def test_what_is_no_pair_is_shown_as_it_was_given(
     capsys: pytest.CaptureFixture[str], given: list[str], shown: str
 ) -> None:
-    """A setting may be a secret."""
+    """A setting may be a secret, so its value is not shown."""
     assert main(["produce", "t", *given, "--bootstrap-server", "127.0.0.1:1"]) == 1
     assert f"is given {shown}, which is not NAME=VALUE" in capsys.readouterr().err
 
@@ -232,7 +232,7 @@ def test_a_broker_that_is_not_there_is_told_soon_and_in_the_words_of_the_command
 def test_a_time_ahead_gets_the_advice_and_a_time_ago_may_have_its_sign(
     arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`-10m` is how the options of a stream write it; argparse would take it for an option."""
+    """`-10m` is the form of stream options; argparse would mistake it for an option."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PENSTOCK_STATE", str(tmp_path))
     assert main([*arguments, "+10m"]) in (1, 2)
@@ -242,7 +242,7 @@ def test_a_time_ahead_gets_the_advice_and_a_time_ago_may_have_its_sign(
 
 
 class SlowFeed:
-    """Gets its partitions at the third look; each takes longer than the limit of the test."""
+    """A feed that gets its partitions at the third look; each look takes longer than the test's limit."""
 
     def __init__(self) -> None:
         self.looks = self.settled = 0
@@ -266,7 +266,7 @@ def test_the_time_until_a_group_has_formed_is_no_silence() -> None:
     feed = SlowFeed()
     found = list(take_records(feed, argparse.Namespace(max_messages=None, timeout_ms=1)))
     assert [each.offset for each in found] == [7]
-    assert (feed.looks, feed.settled) == (4, 4)  # a look that found nothing is settled as well
+    assert (feed.looks, feed.settled) == (4, 4)  # a look that found nothing counts as settled too
 
 
 @pytest.mark.parametrize("command", ["topics", "groups", "offsets"])
@@ -281,7 +281,7 @@ def test_the_help_of_all_verbs_has_what_they_share_once(
 
 @pytest.mark.parametrize("arguments", [["topics", "--help"], ["--help"]])
 def test_a_reader_of_the_help_may_leave_early(arguments: list[str]) -> None:
-    """`penstock topics --help | head`."""
+    """For example, `penstock topics --help | head`."""
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "wb") as closed:

@@ -1,4 +1,4 @@
-"""Times as people write them: so long ago, or at a time."""
+"""Times as people write them: a duration ago, or a point in time."""
 
 from __future__ import annotations
 
@@ -35,6 +35,6 @@ def test_what_is_no_moment_is_refused(text: str) -> None:
 
 
 def test_a_bare_number_that_may_be_meant_as_minutes_is_no_moment() -> None:
-    """Milliseconds since 1970 would read the whole topic."""
+    """Read as milliseconds since 1970, it would select the whole topic."""
     with pytest.raises(ValueError, match="write 60s, 60m, 60h or 60d"):
         find_moment("60", now_ms=NOW_MS)

@@ -1,4 +1,4 @@
-"""A bar on a terminal that leaves nothing behind, plain lines elsewhere, and a cause that stays readable."""
+"""A bar on a terminal that leaves nothing behind, plain lines elsewhere, and an error that stays readable."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 
 
 class Clock:
-    """Time that passes when the test says so."""
+    """A clock whose time passes when the test says so."""
 
     def __init__(self) -> None:
         self.now_s, self.looks = 100.0, 0
@@ -43,7 +43,7 @@ class Clock:
 
 
 class Screen:
-    """One side of a pseudo-terminal: what was written to the other side, and what it looks like now."""
+    """One side of a pseudo-terminal: what was written to the other side, and what the screen shows now."""
 
     def __init__(self, end: int) -> None:
         os.set_blocking(end, False)
@@ -59,7 +59,7 @@ class Screen:
 
     @property
     def lines(self) -> list[str]:
-        """What a person sees: a carriage return goes back, an erasure takes the rest of the line away."""
+        """Return what a person sees: a carriage return goes back, an erasure removes the rest of the line."""
         shown = []
         for line in self.read().replace("\r\n", "\n").split("\n"):
             shown.append(line.rpartition("\x1b[K")[2].rpartition("\r")[2])
@@ -99,7 +99,7 @@ def test_on_a_terminal_a_bar_with_an_estimate_appears_and_one_plain_line_is_left
 
 
 def test_a_bar_goes_on_by_the_clock_when_nothing_is_told() -> None:
-    """A big jar takes a minute: a line that does not change looks like a program that hangs."""
+    """A big jar takes a minute, and a line that does not change looks like a program that hangs."""
     clock = Clock()
     with open_terminal() as (stream, screen), ProgressBar("Fetching", stream=stream, clock=clock) as bar:
         bar(1, 2, "a big jar")
@@ -123,7 +123,7 @@ def test_a_failure_leaves_the_line_clean_and_the_cause_on_a_line_of_its_own(
 def test_a_command_that_ends_leaves_no_bar_behind(
     error: type[BaseException] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also after Ctrl-C, of which nothing is said."""
+    """This holds after Ctrl-C too, which prints nothing."""
 
     def run(_arguments: object) -> int:
         ProgressBar("Fetching")(1, 2, "a jar")
@@ -207,7 +207,7 @@ def test_a_terminal_that_cannot_erase_gets_plain_lines(monkeypatch: pytest.Monke
 def test_without_a_stream_to_write_to_the_work_goes_on(
     is_there: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With `2>&-` Python has no `sys.stderr` at all; a library may also have closed it."""
+    """With `2>&-` Python has no `sys.stderr` at all, and a library may also have closed it."""
 
     @numba.njit  # type: ignore[untyped-decorator]
     def add_four(number: int) -> int:
@@ -228,7 +228,7 @@ def test_without_a_stream_to_write_to_the_work_goes_on(
 def test_a_complaint_without_a_stderr_is_not_mixed_into_the_output(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`penstock consume t --raw 2>&- > values`: `print` would take the output for want of a stderr."""
+    """With `penstock consume t --raw 2>&- > values`, `print` would use stdout because there is no stderr."""
     monkeypatch.setattr("sys.stderr", None)
     terminal.complain("3 messages shown.")
     terminal.say("a message")
@@ -274,7 +274,7 @@ def test_the_bar_of_a_compilation_ends_when_nothing_more_is_compiled(monkeypatch
             assert add_two(40.5) == 42.5  # another type is another compilation
             wait_until(lambda: screen.lines[-1] == "" and len(screen.lines) == 3, "and again")
             again = screen.written[shown:]
-            # It counts from the beginning: an estimate from what was done before would be far off.
+            # It counts from the beginning, because an estimate from what was done before would be far off.
             assert re.search(r"\] \d+ s: add_two", again)
             assert "/217" not in again
 
@@ -336,7 +336,7 @@ def test_the_library_itself_only_logs_that_it_compiles(
     caplog: pytest.LogCaptureFixture,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """House rule 9: it never prints; a program that wants to know shows the log at INFO."""
+    """House rule 9: it never prints; a program that needs it shows the log at INFO."""
     monkeypatch.setattr(record_warmup, "_done", False)
     monkeypatch.setattr(compilation_lock, "_cache_place", lambda: tmp_path)
     with caplog.at_level(logging.INFO, "penstock"):

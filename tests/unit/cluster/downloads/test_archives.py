@@ -1,4 +1,4 @@
-"""Programs packed in a jar are unpacked once, wholly or not at all, and nowhere else."""
+"""Programs packed in a jar are unpacked once, completely or not at all, and nowhere else."""
 
 from __future__ import annotations
 

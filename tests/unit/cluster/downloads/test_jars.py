@@ -1,4 +1,4 @@
-"""Jars are fetched once, wholly or not at all, by however many processes at once."""
+"""Jars are fetched once, completely or not at all, by however many processes at once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def fake_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A `java` whose Ivy writes one half jar, tells a file that it did, and then does as the test says."""
+    """Install a `java` whose Ivy writes half a jar, notes that in a file, and then does as the test says."""
     script = tmp_path / "bin" / "java"
     script.parent.mkdir()
     script.write_text(
@@ -145,7 +145,7 @@ def test_progress_counts_up_to_the_expected_total(fake_java: Path) -> None:
 
 
 def test_the_megabytes_of_a_big_jar_are_told_while_it_comes(cache: Path, fake_java: Path) -> None:
-    """Ivy says one line before and one after; in between there may be minutes."""
+    """Ivy prints one line before and one after; in between there may be minutes."""
     part = cache / "ivy" / "org.slf4j" / "slf4j-api" / "jars" / f"{JAR}.part"
     part.parent.mkdir(parents=True)
     with part.open("wb") as file:
@@ -225,7 +225,7 @@ def test_a_fetch_that_is_interrupted_ends_its_child(cache: Path, fake_java: Path
 def test_a_fetch_that_does_not_end_is_given_up_and_ended(
     cache: Path, fake_java: Path, monkeypatch: pytest.MonkeyPatch, limit: str, then: str, why: str
 ) -> None:
-    """DESIGN house rule 7: Ivy may hang on a network that neither answers nor closes."""
+    """Ivy may hang on a network that neither answers nor closes."""
     monkeypatch.setattr(jars, limit, 0.5)
     (fake_java / "then").write_text(f"{then}\n")
     with pytest.raises(ClusterError) as caught:
@@ -239,7 +239,7 @@ def test_a_fetch_that_does_not_end_is_given_up_and_ended(
 
 @pytest.mark.usefixtures("cache")
 def test_dots_without_a_line_end_are_a_sign_of_life(fake_java: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A big jar on a slow network: three seconds of dots under a limit of two for silence."""
+    """A big jar on a slow network: three seconds of dots with a silence limit of two."""
     monkeypatch.setattr(jars, "FETCH_SILENCE_S", 2.0)
     (fake_java / "then").write_text("for i in 1 2 3 4 5 6 7 8 9 10; do printf .; sleep 0.3; done\n")
     assert (fetch_jars("tiny", [TINY]) / JAR).exists()
@@ -248,7 +248,7 @@ def test_dots_without_a_line_end_are_a_sign_of_life(fake_java: Path, monkeypatch
 def test_a_fetch_behind_a_stopped_one_is_an_error_and_not_a_wait_for_ever(
     cache: Path, fake_java: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """DESIGN house rule 7: the other process is stopped while it holds the cache's lock."""
+    """The other process is stopped while it holds the cache's lock."""
     (fake_java / "then").write_text("")
     monkeypatch.setattr(jars, "CACHE_PATIENCE_S", 0.3)
     with (

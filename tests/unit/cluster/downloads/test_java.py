@@ -1,4 +1,4 @@
-"""Java is found where Spark finds it, and a missing or old one is told in one sentence."""
+"""Java is found where Spark finds it, and a missing or old one is reported in one sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node's settings: loopback only, its own id, internal topics that survive a broker."""
+"""A node's settings: loopback only, a unique id, and internal topics that survive the loss of a broker."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_value_cannot_begin_a_new_setting() -> None:
 
 
 def test_the_brokers_jvm_gets_kafkas_own_guards(tmp_path: Path) -> None:
-    """S08: no further settings, addresses or files are fetched, and no code but two login modules loaded."""
+    """S08: no other settings, addresses or files are fetched, and no code but two login modules is loaded."""
     node = NodePlan(1, tmp_path, PORTS)
     broker = Broker(
         node,
@@ -113,7 +113,7 @@ def test_a_port_that_is_taken_is_named_before_anything_starts() -> None:
 def test_the_holder_of_a_port_is_named_though_other_processes_end_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A process that ends while they are looked through is no reason to fail otherwise."""
+    """A process that ends during the search must not cause a different error."""
 
     def end_the_others(look: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def find(path: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Detached clusters: nobody waits for ever for a turn, a stopped one keeps its logs, ports have owners."""
+"""Detached clusters: waiting for a turn is limited, a stopped one keeps its logs, and ports have owners."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_turn_that_does_not_come_is_an_error_and_not_a_wait_for_ever(
     state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """DESIGN house rule 7: the other process is stopped while it holds the cluster's lock."""
+    """The other process is stopped while it holds the cluster's lock."""
     monkeypatch.setattr(detached_cluster, "TURN_PATIENCE_S", 0.3)
     with hold_lock(state / "clusters" / "mine.lock"):
         began = time.monotonic()
@@ -58,7 +58,7 @@ def take_port() -> Iterator[int]:
 
 
 def write_state(state: Path, name: str, port: int, folder: Path) -> Path:
-    """Write down a cluster of one broker, as `up` does; return its node's folder."""
+    """Write the state of a cluster of one broker, as `up` does; return its node's folder."""
     node = folder / "node-1"
     node.mkdir(parents=True)
     (node / "broker.log").write_text("first\nlast \x1b[31m words\n")
@@ -83,7 +83,7 @@ def test_a_port_that_another_cluster_of_ours_has_is_told_with_its_name_and_how_t
 
 
 def test_a_port_of_a_dead_cluster_is_not_laid_at_its_door(state: Path) -> None:
-    """Somebody else listens where a cluster of ours was until it died."""
+    """Another program listens where our cluster listened until it died."""
     with take_port() as port:
         write_state(state, "orders", port, state / "data" / "orders")
         with pytest.raises(ClusterError) as caught:
@@ -94,7 +94,7 @@ def test_a_port_of_a_dead_cluster_is_not_laid_at_its_door(state: Path) -> None:
 
 @pytest.mark.usefixtures("state")
 def test_a_port_of_a_kafka_that_no_state_knows_is_told_with_its_folder(tmp_path: Path) -> None:
-    """A `quickstart` in another terminal, or a cluster under another PENSTOCK_STATE."""
+    """For example, a `quickstart` in another terminal, or a cluster under another PENSTOCK_STATE."""
     command = [sys.executable, "-c", _LISTEN, str(tmp_path / "node-1" / "server.properties")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None

@@ -1,4 +1,4 @@
-"""The launcher drops the archives of Spark where the same PySpark is installed, and changes nothing else."""
+"""The launcher drops Spark's archives if the same PySpark is installed, and changes nothing else."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def other_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launcher: str) -> tuple[str, Path]:
-    """A launcher that looks for the installed packages in a folder of the test's own, and that folder."""
+    """Return a launcher that looks for installed packages in a folder of the test, and that folder."""
     assert launcher
     packages = tmp_path / "site packages"
     (packages / "pyspark").mkdir(parents=True)
@@ -184,7 +184,7 @@ def test_arguments_input_and_exit_code_are_pythons(launcher: str) -> None:
 
 
 def test_the_environment_is_the_callers(launcher: str, tmp_path: Path) -> None:
-    """Debian's `sh` drops names with a dot; plain names within a script change variables of the same name."""
+    """Debian's `sh` drops names with a dot; plain names in a script change variables of the same name."""
     (tmp_path / "startup").write_text("echo started; export ENTRY=startup")
     given = {
         **dict.fromkeys(("a.b-c", "entry", "rest", "home", "jar", "jars", "info", "version"), "kept"),

@@ -1,4 +1,4 @@
-"""Signals that are held: they act after the block, whichever thread the system gives them to."""
+"""Held signals act after the block, whichever thread the system delivers them to."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ finally:
 def test_a_signal_that_another_thread_gets_waits_until_the_folder_has_an_owner(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    """A blocked signal goes to any thread that does not block it, such as those of a numeric library."""
+    """The system delivers a blocked signal to any thread without a block, such as a numeric library's."""
     done = subprocess.run(
         [sys.executable, "-c", _MAKE_FOLDER, str(int(number))],
         capture_output=True,
@@ -104,6 +104,6 @@ assert held == [before]
 
 
 def test_in_another_thread_nothing_needs_to_be_held() -> None:
-    """Python runs handlers in the main thread only, so no exception can come there."""
+    """Python runs handlers in the main thread only, so no exception can occur there."""
     done = subprocess.run([sys.executable, "-c", _IN_THREAD], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

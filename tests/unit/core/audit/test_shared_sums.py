@@ -1,4 +1,4 @@
-"""Which records two streams have added to one table of sums: of the same log, since it was last emptied."""
+"""Which records two streams added to one table of sums: from the same log, since it was last emptied."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def move(before: int, after: int, ids: tuple[int, int], verb: str = "rewind") ->
 def make_stream(
     name: str, *read: tuple[int, int], log: int = 1, changes: tuple[Change, ...] = (), mode: str = "merge"
 ) -> StreamFacts:
-    """`read`: one range in each generation. `log`: which one it reads now; 0 if that is not known."""
+    """Return facts with one range of `read` per generation. `log`: the current one; 0 if unknown."""
     noted = tuple(
         NotedRange(f"{name}{number}", number, OffsetRange("t", 0, *each))
         for number, each in enumerate(read, 1)
@@ -37,7 +37,7 @@ def make_stream(
 
 
 def find(one: StreamFacts, other: StreamFacts) -> str:
-    """Return the words of the only finding, the same from both sides; none if there is none."""
+    """Return the text of the only finding, which is the same from both sides; empty if there is none."""
     found = check_sharing([one, other], [], None).findings
     assert len(found) <= 1
     assert check_sharing([other], [one], None).findings == found
@@ -57,7 +57,7 @@ def test_a_log_whose_id_is_not_known_counts_as_the_same() -> None:
 
 
 def test_each_generation_is_of_the_log_that_it_has_read() -> None:
-    """The first stream went from one topic to another of that name; it shares with each what it read."""
+    """The first stream went from one topic to its namesake, and shares with each what it read of it."""
     moved = make_stream("a", (0, 9), (0, 4), log=2, changes=(move(9, 0, (1, 2)),))
     assert "t-0 [2, 9) from" in find(moved, make_stream("b", (2, 12), log=1))
     assert "t-0 [2, 4) from" in find(moved, make_stream("b", (2, 12), log=2))
@@ -67,7 +67,7 @@ def test_each_generation_is_of_the_log_that_it_has_read() -> None:
 
 
 def test_an_adopted_topic_is_taken_at_its_word_as_far_as_it_went() -> None:
-    """What lies beyond the end of a mirror that ended earlier are other records."""
+    """A mirror that ended earlier holds other records beyond its end."""
     adopted = make_stream("a", (0, 9), (7, 12), log=2, changes=(move(9, 7, (1, 2), "adopt"),))
     told = find(adopted, make_stream("b", (3, 7), log=2))
     assert "t-0 [3, 7) from" in told

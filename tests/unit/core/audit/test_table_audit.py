@@ -1,4 +1,4 @@
-"""The audit's judgement: which facts are findings, and what is said to be unchecked."""
+"""The audit's judgement: which facts are findings, and what is reported as unchecked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which records a table holds twice after a stream was taken back, and when it can be built anew."""
+"""Which records a table holds twice after a stream was rewound, and when the table can be rebuilt."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def move(before: int, after: int, verb: str = "rewind", ids: tuple[int, int] = (
 
 
 def make_facts(mode: str, *, changes: tuple[Change, ...] = (move(9, 6),), **book: object) -> StreamFacts:
-    """Two generations: [0, 9), and from 6 on to 12."""
+    """Return facts with two generations: [0, 9), and from 6 to 12."""
     table = TableBook("totals", mode, frozenset({"a", "b"}), **book)  # type: ignore[arg-type]
     ranges = (note("a", 1, 0, 9), note("b", 2, 6, 12))
     return StreamFacts("s", 2, {ONE: 12}, ranges, (), changes, (table,))
@@ -69,7 +69,7 @@ def test_generations_that_do_not_overlap_are_no_repeat() -> None:
     book = TableBook("totals", "merge", frozenset("abc"))
     ahead = [note("a", 1, 0, 9), note("b", 2, 20, 30)]
     assert find_repeats(list_held(book, ahead), (move(9, 20, "skip"),)) == []
-    # Back and, before anything was read, ahead again: what lies between was read once.
+    # Back and then ahead again before anything was read: what lies between was read once.
     moves = (move(9, 3), move(3, 7, "skip"))
     assert find_repeats([note("a", 1, 0, 9), note("c", 3, 7, 12)], moves) == [(3, OffsetRange("t", 0, 7, 9))]
     assert find_repeats([note("a", 1, 0, 9), note("c", 3, 9, 12)], moves) == []
@@ -93,7 +93,7 @@ def test_a_move_that_is_not_known_is_taken_for_one_within_the_same_log() -> None
 
 
 def list_after(*changes: Change, noted: tuple[NotedRange, ...] = (), **book: Any) -> list[tuple[int, int]]:
-    """What is read again after these moves by a table that holds [0, 9) of the first generation."""
+    """Return what a table that holds [0, 9) of the first generation reads again after these moves."""
     table = TableBook("totals", "merge", frozenset("abc"), **book)
     ranges = (note("a", 1, 0, 9), *noted)
     repeated = list_repeated(table, ranges, changes, changes[-1].after)
@@ -109,13 +109,13 @@ def test_what_a_move_would_read_again_is_told_before() -> None:
 
 
 def test_a_stream_that_has_not_caught_up_reads_again_what_lies_before_its_mark() -> None:
-    """However many moves it took, and wherever it stands meanwhile."""
+    """However many moves there were, and wherever the stream is meanwhile."""
     assert list_after(move(9, 3), move(3, 7, "skip")) == [(7, 9)]
     assert list_after(move(9, 3), move(3, 3)) == [(3, 9)]
     assert list_after(move(9, 3), move(3, 3, "adopt", (1, 2))) == [(3, 9)]
     assert list_after(move(9, 3), move(12, 12)) == []
     assert list_after(move(9, 6, "adopt", (1, 2)), move(8, 20, "skip", (2, 2)), move(20, 8, ids=(2, 2))) == []
-    # Made anew while the stream ran, between two moves or after the last.
+    # Recreated while the stream ran, between two moves or after the last.
     assert list_after(move(9, 3), move(4, 2, ids=(2, 2)), noted=(note("b", 2, 0, 4),)) == [(2, 4)]
     table = TableBook("totals", "merge", frozenset("a"))
     anew = StreamPosition({ONE: 1}, {"t": b"2" * 16})
@@ -151,7 +151,7 @@ def test_a_table_is_built_anew_from_its_first_record_of_the_log_that_is_there() 
     assert plan_rebuild([note("a", 1, 3, 9)], (move(9, 0, "seek", (1, 2)),)).lost == (ONE,)
     assert plan_rebuild([note("a", 1, 3, 9)], (move(9, 6, "adopt", (1, 2)),)).lost == (ONE,)
     adopted = plan_rebuild([note("a", 1, 3, 9)], (move(9, 9, "adopt", (1, 2)),))
-    assert (adopted.lost, adopted.adopted) == ((), (ONE,))  # that it can be read again is a word and no proof
+    assert (adopted.lost, adopted.adopted) == ((), (ONE,))  # that it can be read again is no proof
 
 
 def test_records_of_a_log_that_is_gone_are_not_waited_for() -> None:
@@ -162,7 +162,7 @@ def test_records_of_a_log_that_is_gone_are_not_waited_for() -> None:
 
 
 def test_a_log_made_anew_while_the_stream_ran_is_another_one() -> None:
-    """No move tells of it; the ids before and after two moves do."""
+    """No move mentions it, but the topic ids before and after two moves show it."""
     ran = (move(9, 9, "skip", (1, 1)), move(12, 0, ids=(2, 2)))
     noted = [note("a", 1, 0, 9), note("b", 3, 0, 12)]
     assert find_repeats(noted, ran) == []
@@ -170,7 +170,7 @@ def test_a_log_made_anew_while_the_stream_ran_is_another_one() -> None:
 
 
 def test_what_is_read_twice_only_if_an_adoption_was_right_is_told_so() -> None:
-    """And what is read twice for sure is told apart; neither is to be built anew on that word."""
+    """What is certainly read twice is listed separately; neither may be rebuilt because of the adoption."""
     changes = (move(9, 9, "adopt", (1, 2)), move(12, 4, ids=(2, 2)))
     table = TableBook("totals", "merge", frozenset("abc"))
     noted = (note("a", 1, 0, 9), note("b", 2, 9, 12), note("c", 3, 4, 12))

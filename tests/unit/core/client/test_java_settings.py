@@ -1,4 +1,4 @@
-"""Java's client settings: what each becomes, and what is said about the ones that become nothing."""
+"""Java's client settings: what each one becomes, and what is reported about those that have no effect."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def refuse(settings: dict[str, str]) -> OptionError:
 
 
 def test_settings_that_are_not_given_keep_the_clients_own_defaults() -> None:
-    """B200: the translation fills nothing in."""
+    """B200: the translation adds nothing."""
     assert parse({}).settings == ClientSettings((("b", 9092),))
     assert parse({}).warnings == ()
 
@@ -61,7 +61,7 @@ def test_settings_that_are_given_win() -> None:
 
 
 def test_names_are_read_in_any_case() -> None:
-    """B073: Spark hands them over in lower case, users write them as they like."""
+    """B073: Spark passes them on in lower case, and users write them as they like."""
     assert parse({"Fetch.Max.BYTES": "7"}).settings.fetch_max_bytes == 7
 
 
@@ -76,7 +76,7 @@ def test_names_are_read_in_any_case() -> None:
     ],
 )
 def test_addresses_may_be_names_numbers_or_ipv6_in_brackets(text: str, expected: object) -> None:
-    """I15, I25: each once, in order."""
+    """I15, I25: each one once, in order."""
     assert translate(bootstrap_servers=text).bootstrap_servers == expected
 
 
@@ -89,13 +89,13 @@ def test_an_address_that_is_none_is_refused(text: str) -> None:
     ("text", "expected"), [("read_committed", "read_committed"), ("READ_UNCOMMITTED", "read_uncommitted")]
 )
 def test_the_isolation_level_is_one_of_two_words(text: str, expected: str) -> None:
-    """B131: any case; other words are refused."""
+    """B131: in any case; other words are refused."""
     assert translate(isolation_level=text).isolation_level == expected
     assert refuse({"isolation.level": "intentionally_invalid"}).condition == "OPTION_INVALID"
 
 
 def test_the_isolation_level_is_sparks_when_not_given() -> None:
-    """B131, T20: read uncommitted, whatever other clients do."""
+    """B131, T20: read uncommitted, whatever other clients use."""
     assert translate().isolation_level == "read_uncommitted"
 
 
@@ -128,7 +128,7 @@ def test_a_setting_kafka_does_not_know_is_a_warning() -> None:
 
 
 def test_the_settings_of_a_producer_are_called_that() -> None:
-    """A job's one set of options often serves its reads and its writes; what a read leaves out is told."""
+    """One set of options often serves a job's reads and writes; what a read ignores is reported."""
     (warning,) = parse({"acks": "all", "linger.ms": "5", "batch.size": "9"}).warnings
     assert warning == (
         "Settings of a producer, without effect on a read: kafka.acks, kafka.batch.size, kafka.linger.ms."
@@ -206,7 +206,7 @@ def test_a_login_text_that_cannot_be_read_is_refused_without_showing_it(text: st
 )
 @pytest.mark.parametrize("login", [PLAIN, SCRAM])
 def test_a_login_option_the_module_does_not_take_is_refused(login: str, extra: str, advice: str) -> None:
-    """S10: named only by what was probably meant, because it may be half of a password without quotes."""
+    """S10: only the likely intended name is shown, because the text may be half of an unquoted password."""
     with pytest.raises(OptionError) as caught:
         parse_jaas(login.replace(";", f" {extra};"))
     assert caught.value.condition == "OPTION_UNKNOWN"
@@ -216,7 +216,7 @@ def test_a_login_option_the_module_does_not_take_is_refused(login: str, extra: s
 
 @pytest.mark.parametrize("text", ["true", "TRUE"])
 def test_a_login_with_a_delegation_token_is_refused(text: str) -> None:
-    """Without the word for it the broker would take the token's id for a user's name."""
+    """Without the option for it the broker would mistake the token's id for a user name."""
     with pytest.raises(OptionError, match=r"\[DELEGATION_TOKEN_REFUSED\]"):
         parse_jaas(SCRAM.replace(";", f' tokenauth="{text}";'))
 
@@ -227,7 +227,7 @@ def test_a_token_login_that_is_turned_off_is_an_ordinary_one() -> None:
 
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SASL_PLAINTEXT", "SASL_SSL", "SSL"])
 def test_the_protocol_decides_whether_certificates_are_used(protocol: str) -> None:
-    """B204: without TLS the files are not even opened; with it, what is given is used, as Java does."""
+    """B204: without TLS the files are not even opened; with it, whatever is given is used, as in Java."""
     opened: list[str] = []
 
     def note(path: str) -> str:
@@ -298,7 +298,7 @@ def test_a_readable_password_on_the_wire_is_warned_about() -> None:
 
 
 def test_security_settings_without_security_are_warned_about() -> None:
-    """B201: credentials are used only with a protocol that carries them, and that is told."""
+    """B201: credentials are used only with a protocol that carries them, and the warning says so."""
     parsed = parse(
         {"sasl.mechanism": "PLAIN", "sasl.jaas.config": PLAIN, "ssl.truststore.location": "/etc/ca.pem"}
     )

@@ -1,4 +1,4 @@
-"""Who waits for whom for a lock on a whole table: MySQL's own tables of conflicts, and nobody innocent."""
+"""Which session waits for a lock on a whole table: MySQL's own conflict tables, and no innocent session."""
 
 from __future__ import annotations
 
@@ -30,13 +30,15 @@ def test_sessions_wait_for_who_has_locked_a_table_and_behind_who_wants_to() -> N
     starts = MetadataLock(7, server, "INTENTION_EXCLUSIVE", False)
     assert pair_metadata_locks([flushed, starts]) == [(7, 6)]
     assert pair_metadata_locks([replace(starts, session=5, is_granted=True), starts]) == []
-    assert pair_metadata_locks([replace(alters, session=4), alters]) == []  # two that queue block nobody
+    assert pair_metadata_locks([replace(alters, session=4), alters]) == []  # two that queue block no one
 
 
 @pytest.mark.parametrize("kind", ["SHARED_READ_ONLY", "SHARED_NO_WRITE"])
 def test_who_only_reads_does_not_stop_a_lock_that_lets_others_read(kind: str) -> None:
-    """LOCK TABLES ... READ, and an ALTER TABLE that copies, wait for the writer, 5. The reader, 6, does them
-    no harm, and to end its session would help nobody."""
+    """LOCK TABLES ... READ, and an ALTER TABLE that copies, wait for the writer, session 5.
+
+    The reader, session 6, does not block them, and ending its session would help nobody.
+    """
     edges = pair_metadata_locks([READS, WRITES, MetadataLock(8, TABLE, kind, False)])
     assert find_roots(8, edges) == (5,)
 
@@ -61,10 +63,10 @@ def test_a_writer_behind_an_alter_that_copies_waits_for_the_other_writer_in_the_
         ("SHARED_HIGH_PRIO", "SHARED_NO_READ_WRITE", False),
         ("SHARED", "EXCLUSIVE", True),
         ("SHARED", "SHARED", False),
-        ("SHARED", "INTENTION_EXCLUSIVE", True),  # FLUSH TABLES WITH READ LOCK, and who writes
+        ("SHARED", "INTENTION_EXCLUSIVE", True),  # FLUSH TABLES WITH READ LOCK, and writers
         ("INTENTION_EXCLUSIVE", "INTENTION_EXCLUSIVE", False),
         ("EXCLUSIVE", "SHARED_HIGH_PRIO", True),
-        ("BACKUP_TRANS_DML", "BACKUP_TRANS_DML", False),  # not in the table: nobody is accused
+        ("BACKUP_TRANS_DML", "BACKUP_TRANS_DML", False),  # not in the table, so nobody is accused
     ],
 )
 def test_which_locks_exclude_each_other(wanted: str, granted: str, conflicts: bool) -> None:
@@ -79,7 +81,7 @@ def test_which_locks_exclude_each_other(wanted: str, granted: str, conflicts: bo
         ("SHARED_READ", "EXCLUSIVE", True),
         ("SHARED_HIGH_PRIO", "EXCLUSIVE", False),  # SHOW, and information_schema, do not queue
         ("SHARED_READ", "SHARED_NO_WRITE", False),
-        ("SHARED_WRITE", "SHARED_READ_ONLY", False),  # a writer goes before LOCK TABLES ... READ
+        ("SHARED_WRITE", "SHARED_READ_ONLY", False),  # a writer has priority over LOCK TABLES ... READ
         ("SHARED_READ_ONLY", "SHARED_WRITE", True),
         ("SHARED_UPGRADABLE", "SHARED_UPGRADABLE", False),
         ("INTENTION_EXCLUSIVE", "SHARED", True),
@@ -92,7 +94,7 @@ def test_who_goes_first_of_two_that_queue(wanted: str, pending: str, waits: bool
 
 
 def test_looking_costs_no_more_than_the_locks_there_are() -> None:
-    """A server has thousands of them, and mostly nobody waits; it is asked ten times a second."""
+    """A server has thousands of locks, and usually nobody waits; it is asked ten times a second."""
     reads: Counter[str] = Counter()
 
     class Counted(MetadataLock):

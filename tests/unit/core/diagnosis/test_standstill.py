@@ -1,4 +1,4 @@
-"""Why a stream does not move: each cause is named, and an outer one before an inner one."""
+"""Why a stream does not move: each cause is named, and an outer one takes precedence over an inner one."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ STILL = Facts("s", WAITS, moved=False, watched_s=5)
             "for 5 s a transaction has held",
         ),
         (
-            replace(STILL, writer_before=ANN, writer=replace(ANN, is_locked=True)),  # a publish at work
+            replace(STILL, writer_before=ANN, writer=replace(ANN, is_locked=True)),  # a publish in progress
             "STANDS_STILL",
             "Its writer has been ann for 60 s; any other",
         ),
@@ -149,9 +149,9 @@ def test_partitions_that_are_held_are_named_beside_another_cause_as_well() -> No
 
 
 def test_the_session_at_the_head_of_the_queue_is_named() -> None:
-    """7 is ours. It waits behind the stream's own session, 5, and that one for 3; 8 and 9 are others'."""
+    """Session 7 is ours. It waits behind the stream's own, 5, which waits for 3; 8 and 9 are others'."""
     assert find_roots(7, [(7, 5), (7, 9), (9, 5), (5, 3), (8, 2)]) == (3,)
-    assert find_roots(7, [(7, 5), (5, 7)]) == ()  # two that wait for each other: the database ends that
+    assert find_roots(7, [(7, 5), (5, 7)]) == ()  # two that wait for each other: the database resolves that
     assert find_roots(7, []) == ()
     session = BlockingSession(3, "ann", "psql", "10.0.0.7", "idle in transaction", 12, "DELETE", "END 3")
     held = replace(ANN, is_locked=True)
@@ -197,7 +197,7 @@ def test_every_answer_has_a_state_and_every_state_an_exit_code_of_its_own() -> N
 def test_whatever_a_stream_would_wait_for_is_unreachable(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], condition: str, code: int
 ) -> None:
-    """A database that is a standby for a while, too."""
+    """That includes a database that is a standby for a while."""
 
     def look(_arguments: argparse.Namespace) -> None:
         raise OffsetStoreError(condition, "Not now.", hint="Wait.")
@@ -231,7 +231,7 @@ TAKEN_BY_ANN = replace(BOB, owner="ann@desk")
 
 
 def test_a_stream_that_an_operator_has_moved_has_no_writer_and_waits_for_a_program() -> None:
-    """A program that ran before ends at its next batch, whenever that is; the operator is none."""
+    """A program that ran before ends at its next batch, whenever that is; the operator is not a program."""
     facts = replace(STILL, hand=FENCING, writer_before=TAKEN_BY_ANN, writer=TAKEN_BY_ANN)
     answer = explain(facts, now_ms=NOW_MS)
     assert (answer.condition, answer.state) == ("MOVED_BY_HAND", "stuck")
@@ -261,7 +261,7 @@ LEFT = replace(FENCING, fences=False)
     ],
 )
 def test_a_move_by_hand_is_named_beside_whatever_else_holds(facts: Facts, condition: str) -> None:
-    """Where nothing is fenced nobody can tell whether a program runs that does not know of it."""
+    """Where nothing is fenced, a program may be running that does not know about the move."""
     answer = explain(replace(facts, hand=LEFT), now_ms=NOW_MS)
     assert answer.condition == condition
     assert "ann@desk moved the stream by hand" in answer.what
@@ -274,7 +274,7 @@ def test_a_move_by_hand_is_named_beside_whatever_else_holds(facts: Facts, condit
 def test_a_move_that_fences_nobody_is_not_told_for_ever_where_nothing_waits(
     others: dict[TopicPartition, PartitionNow],
 ) -> None:
-    """A `skip --to-end` of months ago, on a topic that nobody writes to: there is nothing to do about it."""
+    """For a `skip --to-end` made months ago, on a topic that nobody writes to, there is nothing to do."""
     facts = Facts("s", {ONE: PartitionNow(3, 0, 3, 3, 60_000)}, others=others)
     answer = explain(replace(facts, hand=LEFT), now_ms=NOW_MS)
     assert "by hand" not in str(answer)
@@ -294,7 +294,7 @@ def test_who_took_a_stream_is_not_called_its_writer_where_moves_by_hand_are_hidd
 
 
 def test_clocks_that_differ_tell_of_no_time_below_zero() -> None:
-    """Brokers, databases and we have clocks of our own."""
+    """Brokers, databases and this program each have their own clock."""
     early = 10_000
     ahead = Facts("s", {ONE: HELD})
     assert "begun 0 s ago, silent for 0 s" in explain(ahead, now_ms=early).what
@@ -345,7 +345,7 @@ def test_partitions_without_a_position_are_named_beside_whatever_else_holds(
 ) -> None:
     answer = explain(facts, now_ms=NOW_MS)
     assert (answer.condition, answer.state) == (condition, state)
-    assert "it has no position of t-1 (10 offsets)." in answer.what  # and nothing of t-2, which is empty
+    assert "it has no position of t-1 (10 offsets)." in answer.what  # t-2 is empty, so not named
     assert "all there is" not in answer.what
     assert "one that assigns partitions does not read them" in answer.hint
     assert ("moved the stream by hand" in answer.what) == (facts.hand is not None)
@@ -382,7 +382,7 @@ def test_a_row_that_is_free_again_is_no_lock() -> None:
 def test_a_stream_that_stands_still_is_told_what_was_looked_at_and_who_may_hold_it(
     sessions: tuple[BlockingSession, ...] | None, is_locked: bool, words: str
 ) -> None:
-    """Between two waits for a lock it waits for nobody: that nothing holds it is more than is seen."""
+    """Between two waits for a lock it waits for nobody, so it cannot be said that nothing holds it."""
     before = replace(ANN, is_locked=is_locked)
     answer = explain(replace(STILL, writer_before=before, writer=ANN, open_sessions=sessions), now_ms=NOW_MS)
     assert (answer.condition, answer.state) == ("STANDS_STILL", "stuck")
@@ -399,7 +399,7 @@ def test_who_has_a_transaction_open_in_both_looks_has_had_it_all_the_while() -> 
     last = sessions((1, 8), (2, 95), (3, None), (5, 60), (6, 4))
     found = find_lasting(first, last, 5.0)
     assert found is not None
-    assert [each.session for each in found] == [2, 1, 3]  # 6 has begun another one meanwhile
+    assert [each.session for each in found] == [2, 1, 3]  # session 6 has begun another one meanwhile
     assert find_lasting(None, last, 5.0) is None
     assert find_lasting(first, None, 5.0) is None
 
@@ -432,13 +432,13 @@ def test_what_is_said_of_several_is_said_in_the_plural() -> None:
     victims = tuple(BlockingSession(number, is_waiting=True) for number in (7, 8))
     held = replace(ANN, is_locked=True, blockers=victims)
     locked = explain(replace(STILL, writer_before=held, writer=held), now_ms=NOW_MS)
-    assert "of it), which wait themselves: for a metadata lock" in locked.what
+    assert "about it), which wait themselves: for a metadata lock" in locked.what
     kept = explain(replace(STILL, open_sessions=victims), now_ms=NOW_MS)
     assert "All the while transactions with locks were open in the database: session 7" in kept.what
 
 
 def test_nothing_is_said_to_be_free_that_was_not_looked_at() -> None:
-    """Locks in a store are seen only where it is a server's; the quota is the one of this command."""
+    """Locks in a store are visible only in a server's store; the quota is the one of this command."""
     store = explain(STILL, now_ms=NOW_MS).hint
     assert "not looked at, nor locks in its offset store" in store
     served = explain(replace(STILL, open_sessions=()), now_ms=NOW_MS).hint

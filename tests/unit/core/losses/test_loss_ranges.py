@@ -29,9 +29,9 @@ def test_a_loss_tells_its_condition_place_range_and_reason() -> None:
 
 
 def test_a_report_tells_of_how_many_losses_nobody_knows_the_size() -> None:
-    """0 offsets beside 2 ranges would read as if nothing was lost."""
+    """0 offsets next to 2 ranges would read as if nothing was lost."""
     book = LossBook(None)
-    for _ in range(2):  # each is told once
+    for _ in range(2):  # each one is reported once
         book.keep([make_loss(5, 5), make_loss(7, 7, partition=1)])
     assert book.sum_up() == {"ranges": 2, "offsets": 0, "openEnds": 2}
     book.keep([make_loss(1, 4, partition=2)])
@@ -69,7 +69,7 @@ def test_a_sum_counts_an_offset_once_whatever_the_reasons() -> None:
     losses = [make_loss(0, 6), make_loss(4, 10, condition="OTHER_REASON"), make_loss(20, 20), recreated]
     found = summarise_losses([*losses, Loss("DATA_LOST", "a", 0, 0, 1)])
     assert list(found) == ["a", "t"]
-    # Offsets 0 to 9 of one topic, and 0 to 3 of the one that had the name before it.
+    # Offsets 0 to 9 of one topic, and 0 to 3 of the topic that had the name before.
     assert (found["t"].offsets, found["t"].ranges, found["t"].open_ends) == (14, 4, 1)
 
 

@@ -1,4 +1,4 @@
-"""Moving a stream by hand: bound to numbers, one way only, never outside the log."""
+"""Moving a stream by hand: resolved to numbers, in one direction only, never outside the log."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ LOG = LogBounds({T0: 10, T1: 20, U0: 0}, {T0: 100, T1: 95, U0: 7}, {T0: 30, T1: 
         (ByRecords(-20), RewindDirection.BACK, {T0: 30, T1: 70, U0: 0}),
         (ByRecords(-1000), RewindDirection.BACK, {T0: 10, T1: 20, U0: 0}),  # not before the log's start
         (ByRecords(1000), RewindDirection.AHEAD, {T0: 100, T1: 95, U0: 7}),  # not behind its end
-        (ByRecords(5), RewindDirection.BACK, HERE.offsets),  # a rewind takes nothing ahead
+        (ByRecords(5), RewindDirection.BACK, HERE.offsets),  # a rewind moves nothing ahead
         (ByRecords(-5), RewindDirection.AHEAD, HERE.offsets),
-        (At(60), RewindDirection.BACK, {T0: 50, T1: 60, U0: 7}),  # T0 stands before it
+        (At(60), RewindDirection.BACK, {T0: 50, T1: 60, U0: 7}),  # T0 is already before it
         (At(60), RewindDirection.AHEAD, {T0: 60, T1: 90, U0: 7}),
         (At(60), RewindDirection.EITHER, {T0: 60, T1: 60, U0: 7}),
         (Earliest(), RewindDirection.BACK, LOG.earliest),
         (Latest(), RewindDirection.AHEAD, LOG.latest),
-        (Since(1), RewindDirection.BACK, {T0: 30, T1: 90, U0: 2}),  # nothing in T1 is so young
+        (Since(1), RewindDirection.BACK, {T0: 30, T1: 90, U0: 2}),  # nothing in T1 is that young
         (Since(1), RewindDirection.EITHER, {T0: 30, T1: 95, U0: 2}),
         (ToOffsets({T1: 21}), RewindDirection.BACK, {T0: 50, T1: 21, U0: 7}),
     ],
@@ -92,7 +92,7 @@ def test_only_what_is_named_moves() -> None:
 
 
 def test_a_restored_topic_is_gone_on_with_at_the_same_offsets() -> None:
-    """Its id is the new one, its epochs are forgotten, and what lies outside it goes to the nearer end."""
+    """It has a new id, its epochs are forgotten, and a position outside it goes to the nearer end."""
     view = TopicView("t", (0, 1), topic_id=NEW, leader_epochs=(0, 0))
     plan = plan_adoption(HERE, "t", view, LogBounds({T0: 60, T1: 0}, {T0: 70, T1: 80}))
     assert plan.after == StreamPosition({T0: 60, T1: 80, U0: 7}, {"t": NEW, "u": OLD}, {U0: 5})

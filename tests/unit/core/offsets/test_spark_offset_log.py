@@ -1,4 +1,4 @@
-"""Entries of Spark's offset log, of this connector and of Spark's own."""
+"""Entries of Spark's offset log, written by this connector and by Spark's own."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_an_entry_holds_the_positions_of_all_sources() -> None:
         ("", "not an entry of version v1"),
         ("v2\n{}\n{}", "not an entry of version v1"),
         (HEAD + "-", "no source has an offset"),
-        (HEAD + "7a", "no JSON"),
+        (HEAD + "7a", "not JSON"),
         (HEAD + '{"t":{"0":5}}\n{"t":{"0":6}}', "two sources of the query read t-0"),
     ],
 )

@@ -1,4 +1,4 @@
-"""A stream's position as text: the same text for the same position, and nothing guessed."""
+"""A stream's position as text: the same text for the same position, with nothing guessed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_position_survives_its_text(position: StreamPosition) -> None:
 
 @given(positions, st.randoms())
 def test_equal_positions_have_equal_texts(position: StreamPosition, random: Any) -> None:
-    """B030: whatever order the entries were learnt in; Spark compares texts."""
+    """B030: in whatever order the entries were learned, because Spark compares texts."""
 
     def shuffle(mapping: Any) -> Any:
         items = list(mapping.items())
@@ -56,7 +56,7 @@ def test_partitions_are_written_in_the_order_of_their_numbers() -> None:
 
 
 def test_a_text_of_sparks_own_connector_is_read() -> None:
-    """B032: so that a query moves here with its checkpoint; even a topic named `version` is one."""
+    """B032: so a query can move here with its checkpoint; `version` is a valid topic name there."""
     position = read_position({"t": {"0": 5, "1": 7}, "version": {"0": 1}})
     assert position.offsets == {
         TopicPartition("t", 0): 5,
@@ -67,7 +67,7 @@ def test_a_text_of_sparks_own_connector_is_read() -> None:
 
 
 def test_a_newer_version_is_refused_with_both_versions() -> None:
-    """B024: never guessed."""
+    """B024: its meaning is never guessed."""
     with pytest.raises(OffsetStoreError, match=r"\[CHECKPOINT_TOO_NEW\].*version 2.*up to 1"):
         read_position({"version": 2, "offsets": {}})
 
@@ -98,7 +98,7 @@ def test_a_newer_version_is_refused_with_both_versions() -> None:
     ],
 )
 def test_a_text_that_is_no_position_is_refused_with_what_to_do(stored: object) -> None:
-    """T46: another source's checkpoint, or a damaged one, is no reason to start anywhere."""
+    """T46: a damaged checkpoint, or another source's, is no reason to start at an arbitrary place."""
     with pytest.raises(OffsetStoreError, match=r"\[CHECKPOINT_UNREADABLE\].*checkpoint"):
         read_position(stored)
 

@@ -1,4 +1,4 @@
-"""What the options of a batch read mean once parsed."""
+"""What the options of a batch read mean after parsing."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def parse_selection(**options: str) -> object:
 
 
 def test_assign_is_json_from_topic_to_partition_numbers() -> None:
-    """B077, T29: each once, in order, names in their own case."""
+    """B077, T29: each one once, in order, with names in their own case."""
     partitions = (TopicPartition("A", 0), TopicPartition("a", 1), TopicPartition("a", 2))
     assert parse_selection(assign='{"a":[2,1,2],"A":[0]}') == SelectPartitions(partitions)
 
 
 def test_a_topic_named_twice_counts_once() -> None:
-    """T29: and keeps its capitals."""
+    """T29: and it keeps its capitals."""
     assert parse_selection(subscribe=" Orders,b ,Orders,") == SelectTopics(("Orders", "b"))
 
 
@@ -98,7 +98,7 @@ def test_missing_bootstrap_servers_are_a_typed_error() -> None:
 
 
 def test_one_time_beats_times_which_beat_offsets_and_the_beaten_are_never_parsed() -> None:
-    """B096: nonsense in an option that is beaten does no harm."""
+    """B096: nonsense in an overridden option does no harm."""
     times = '{"t":{"0":7}}'
     first = parse(startingTimestamp="5", startingOffsetsByTimestamp=NONSENSE, startingOffsets=NONSENSE)
     second = parse(startingOffsetsByTimestamp=times, startingOffsets=NONSENSE)
@@ -107,7 +107,7 @@ def test_one_time_beats_times_which_beat_offsets_and_the_beaten_are_never_parsed
 
 
 def test_the_end_has_the_same_precedence() -> None:
-    """B096: for the three end options."""
+    """B096: this holds for the three end options."""
     times = '{"t":{"0":7}}'
     first = parse(endingTimestamp="5", endingOffsetsByTimestamp=NONSENSE, endingOffsets=NONSENSE)
     second = parse(endingOffsetsByTimestamp=times, endingOffsets=NONSENSE)
@@ -136,7 +136,7 @@ def test_offsets_are_json_with_minus_two_for_earliest_and_minus_one_for_latest()
     ],
 )
 def test_a_start_is_a_word_an_offset_or_a_time(options: dict[str, str], expected: object) -> None:
-    """I17: for all partitions, or for each by itself."""
+    """I17: for all partitions together, or for each separately."""
     assert parse(**options).start == expected
 
 
@@ -194,7 +194,7 @@ def test_a_length_of_time_without_its_sign_gets_advice(options: dict[str, str], 
     ],
 )
 def test_only_what_is_accepted_is_offered(key: str, text: str) -> None:
-    """A batch read starts not at the end and ends not at the beginning, in words and in Kafka's numbers."""
+    """A batch read cannot start at the end or end at the beginning, in words or in Kafka's numbers."""
     with pytest.raises(OptionError) as refused:
         parse(**{key: text})
     told = str(refused.value)
@@ -226,7 +226,7 @@ def test_nothing_before_the_end_is_no_place(key: str, text: str) -> None:
             "The end is at 1700000000000000: as milliseconds since 1970",
         ),
         ({"endingTimestamp": "0"}, "The end is at 0: "),
-        ({"startingTimestamp": "0"}, None),  # a usual word for everything
+        ({"startingTimestamp": "0"}, None),  # a common way to ask for everything
         ({"startingTimestamp": "1700000000000", "endingTimestamp": "2026-01-31T12:00:00Z"}, None),
     ],
 )
@@ -252,7 +252,7 @@ def test_committed_means_the_given_group() -> None:
     [("2026-01-31T12:00:00Z", 1769860800000), ("2026-01-31T13:00:00.250+01:00", 1769860800250), ("0", 0)],
 )
 def test_a_time_states_its_zone_or_is_milliseconds(text: str, time_ms: int) -> None:
-    """T26: the same moment on every machine."""
+    """T26: it is the same moment on every machine."""
     assert parse(startingTimestamp=text).start == ForAll(Since(time_ms))
 
 
@@ -261,7 +261,7 @@ def test_a_time_states_its_zone_or_is_milliseconds(text: str, time_ms: int) -> N
 def test_a_time_without_a_zone_is_refused_in_every_zone(
     text: str, zone: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """T26: also in the hours that exist twice or not at all."""
+    """T26: including the hours that exist twice or not at all."""
     monkeypatch.setenv("TZ", zone)
     with pytest.raises(OptionError, match="OPTION_INVALID.*zone"):  # noqa: RUF043
         parse(startingTimestamp=text)
@@ -282,7 +282,7 @@ def test_a_time_finer_than_kafkas_is_refused() -> None:
     ],
 )
 def test_what_a_start_time_without_records_does(options: dict[str, str], expected: str) -> None:
-    """B094, F24: an error unless told otherwise; a silent last ten minutes are simply empty."""
+    """B094, F24: an error unless told otherwise; ten last minutes without records are simply empty."""
     assert parse(**options).unmatched_start == expected
 
 
@@ -296,7 +296,7 @@ def test_what_a_start_time_without_records_does(options: dict[str, str], expecte
     ],
 )
 def test_start_and_end_must_name_the_same_partitions(options: dict[str, str]) -> None:
-    """B100: found before any broker is asked."""
+    """B100: this is found before any broker is asked."""
     with pytest.raises(OptionError) as caught:
         parse(**options)
     assert caught.value.condition == "MISMATCHED_TOPIC_PARTITIONS_BETWEEN_START_OFFSET_AND_END_OFFSET"
@@ -333,7 +333,7 @@ def test_a_start_equal_to_its_end_is_an_empty_read() -> None:
 
 
 def test_driver_and_tasks_have_settings_of_their_own() -> None:
-    """F18, B068: told apart by name, and by a group no other query has."""
+    """F18, B068: they differ by name, and by a group that no other query has."""
     options = parse(**{"kafka.client.id": "reports"})
     assert options.client.client_id == "reports-driver"
     assert options.client.group_id == "spark-kafka-relation-u-driver"
@@ -347,7 +347,7 @@ def test_a_prefix_changes_only_the_prefix_of_the_group() -> None:
 
 
 def test_a_fixed_group_is_used_as_given_and_warned_about() -> None:
-    """B069: in driver and tasks; the prefix then means nothing, which is told too."""
+    """B069: in driver and tasks; the prefix then has no effect, which is reported too."""
     options = parse(groupIdPrefix="mine", **{"kafka.group.id": "fixed"})
     assert options.client.group_id == options.executor_client.group_id == "fixed"
     assert any("kafka.group.id" in warning for warning in options.warnings)
@@ -398,12 +398,12 @@ def refer(text: str) -> str | None:
     ],
 )
 def test_a_setting_may_refer_to_a_variable_or_a_file(text: str, expected: str) -> None:
-    """S13: so that the value itself is in no plan and no event log."""
+    """S13: so the value itself is in no plan and no event log."""
     assert refer(text) == expected
 
 
 @pytest.mark.parametrize("text", ["${env:NONE}", "${file:/run/all:none}"])
 def test_a_reference_to_nothing_is_an_error(text: str) -> None:
-    """S13: never an empty password."""
+    """S13: it never becomes an empty password."""
     with pytest.raises(OptionError, match="REFERENCE_MISSING"):
         refer(text)

@@ -1,4 +1,4 @@
-"""What a direct stream is told: strategies, Kafka's settings, options, SparkConf."""
+"""The configuration of a direct stream: strategies, Kafka's settings, options, SparkConf."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def test_each_strategy_can_be_built_with_and_without_starts() -> None:
 
 
 def test_a_named_start_knows_whether_the_stream_reads_committed_rows_only() -> None:
-    """A start behind an open transaction must not be laid to a topic made anew."""
+    """A start behind an open transaction must not be blamed on a recreated topic."""
     for level, expected in (("read_committed", True), ("read_uncommitted", False)):
         assert parse(kafka={"isolation.level": level}).make_reading({T0: At(3)}).committed_only is expected
 
 
 def test_a_pattern_is_a_regular_expression_for_the_whole_name() -> None:
-    """D4: the shell's `topic1-*` means topic1 and dashes."""
+    """D4: the shell-style pattern `topic1-*` means topic1 followed by dashes."""
     selection: Any = parse(SubscribePattern("topic1-*")).stream.selection
     assert selection.pattern.matches("topic1--")
     assert not selection.pattern.matches("topic1-a")
@@ -118,7 +118,7 @@ def test_the_reset_rule_is_read_in_any_case(text: str | None, reset: Position | 
 
 
 def test_tasks_never_see_a_reset_rule_or_auto_commit_and_have_a_group_of_their_own() -> None:
-    """B230: what executors get cannot be undone by a user's setting."""
+    """B230: a user's setting cannot override what executors get."""
     options = parse(kafka={"auto.offset.reset": "earliest", "enable.auto.commit": "FALSE"})
     assert options.stream.executor_client.group_id != options.stream.client.group_id
     assert parse(kafka={"group.id": "t6"}).stream.client.group_id == "t6"
@@ -127,7 +127,7 @@ def test_tasks_never_see_a_reset_rule_or_auto_commit_and_have_a_group_of_their_o
 @pytest.mark.parametrize("value", [True, "TRUE", "true"])
 @pytest.mark.parametrize("key", ["enable.auto.commit", "auto.commit.enable"])
 def test_auto_commit_is_refused(key: str, value: object) -> None:
-    """D31, T31, I29: it would store the driver's position, which is ahead of the work."""
+    """D31, T31, I29: it would store the driver's position, which is ahead of the processing."""
     with pytest.raises(OptionError) as raised:
         parse(kafka={key: value})
     assert raised.value.condition == "AUTO_COMMIT_REFUSED"
@@ -173,14 +173,14 @@ def test_a_log_that_is_not_kafka_needs_no_brokers_unless_an_option_uses_kafka() 
 
 
 def test_one_task_per_kafka_partition_unless_asked() -> None:
-    """D17: packed or split on request."""
+    """D17: packed or split only on request."""
     assert parse().stream.limits.min_records_per_task == 0
     assert parse(minRecordsPerTask=100).stream.limits.min_records_per_task == 100
     assert parse(minPartitions=9).stream.limits.min_partitions == 9
 
 
 def test_spark_streaming_settings_are_defaults_and_what_is_given_wins() -> None:
-    """I1, I2, I3, I4, I5, I6, I7, I11, I12, I34: from SparkConf."""
+    """I1, I2, I3, I4, I5, I6, I7, I11, I12, I34: they come from SparkConf."""
     conf = {
         "spark.streaming.backpressure.enabled": "true",
         "spark.streaming.backpressure.initialRate": "5",
@@ -217,7 +217,7 @@ def test_spark_streaming_settings_are_defaults_and_what_is_given_wins() -> None:
 
 
 def test_without_settings_nothing_bounds_a_batch_and_gaps_are_read() -> None:
-    """I6, D23: the documents' cold start; gaps are read unless they are explicitly refused."""
+    """I6, D23: this is the documented cold start; gaps are read unless they are explicitly refused."""
     options = parse()
     assert options.stream.pacing is None
     assert options.allow_gaps
@@ -225,7 +225,7 @@ def test_without_settings_nothing_bounds_a_batch_and_gaps_are_read() -> None:
 
 
 def test_max_poll_records_is_accepted_with_a_word_and_has_no_effect() -> None:
-    """D25, I30: it bounds nothing here."""
+    """D25, I30: it limits nothing here."""
     options = parse(kafka={"max.poll.records": 1})
     assert any("max.poll.records" in each for each in options.stream.warnings)
     assert options.stream.pacing is None

@@ -1,4 +1,4 @@
-"""Every example in every option table, run; and what the tables' machinery promises."""
+"""Every example in every option table is run, and the promises of the tables' machinery are checked."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def parse(options: dict[str, str]) -> ReadOptions:
 
 
 def complete(key: str, text: str, needs: dict[str, str]) -> dict[str, str]:
-    """The smallest valid set of options with this one in it."""
+    """Return the smallest valid set of options that contains this one."""
     base = {"kafka.bootstrap.servers": "b:9092", "subscribe": "t"}
     if key in SELECTIONS:
         del base["subscribe"]
@@ -65,7 +65,7 @@ def test_an_accepted_example_is_accepted(key: str, text: str, needs: dict[str, s
 def test_a_rejected_example_ends_in_its_condition(
     key: str, text: str, condition: str, needs: dict[str, str]
 ) -> None:
-    """B067, B099, B107, B131, S08: at the door, with the option's name in the text."""
+    """B067, B099, B107, B131, S08: at `load()`, with the option's name in the message."""
     with pytest.raises(OptionError) as caught:
         parse(complete(key, text, needs))
     assert caught.value.condition == condition
@@ -81,7 +81,7 @@ def test_every_option_has_documentation_and_examples(key: str) -> None:
 
 @pytest.mark.parametrize(("key", "text", "needs"), ACCEPTED)
 def test_option_names_are_case_insensitive(key: str, text: str, needs: dict[str, str]) -> None:
-    """B073, F10: upper, lower and written case parse to the same."""
+    """B073, F10: upper, lower and original case parse to the same."""
     options = complete(key, text, needs)
     upper = {name.upper(): value for name, value in options.items()}
     lower = {name.lower(): value for name, value in options.items()}
@@ -120,7 +120,7 @@ def test_a_rejected_example_ends_in_its_condition_in_a_stream(
 
 
 def test_options_of_a_stream_in_any_case_have_the_values_that_were_given() -> None:
-    """B074: none is passed over because of its writing, and none gets its default."""
+    """B074: none is ignored because of its spelling, and none falls back to its default."""
     options = {
         "KAFKACONSUMER.pollTIMEOUTms": "512",
         "MINoffsetsPERtrigger": "3",
@@ -139,7 +139,7 @@ def test_options_of_a_stream_in_any_case_have_the_values_that_were_given() -> No
 
 @pytest.mark.parametrize("key", ENDS)
 def test_a_stream_with_an_end_is_refused_when_it_starts(key: str) -> None:
-    """B066: an option of batch reads; `load()` cannot know yet, the start of the query does."""
+    """B066: an end is an option of batch reads; `load()` cannot know yet, but the start of the query does."""
     options = complete(key, '{"t":{"0":5}}' if key != "endingTimestamp" else "5", {})
     assert check_load(options)
     with pytest.raises(OptionError, match=r"\[END_IN_STREAM\].*availableNow"):
@@ -148,7 +148,7 @@ def test_a_stream_with_an_end_is_refused_when_it_starts(key: str) -> None:
 
 @pytest.mark.parametrize("value", ["true", "false"])
 def test_the_removed_pushing_of_filters_is_refused_with_the_reason(value: str) -> None:
-    """It could return too few rows, so it is refused at `load()`, in a batch read and in a stream."""
+    """It could return too few rows, so `load()` refuses it, in a batch read and in a stream."""
     options = complete("pushFilters", value, {})
     for door in (check_load, parse, parse_stream):
         with pytest.raises(OptionError, match=r"\[OPTION_REFUSED\].*`pushFilters`.*removed.*misses rows"):
@@ -174,7 +174,7 @@ def test_a_stream_without_one_selection_is_refused(given: dict[str, str], condit
 
 
 def test_a_minimum_above_the_maximum_is_refused() -> None:
-    """B066: with both numbers."""
+    """B066: the error has both numbers."""
     with pytest.raises(OptionError, match=r"\[OPTION_INVALID\].*minOffsetsPerTrigger.*which is 10"):
         parse_stream(complete("minOffsetsPerTrigger", "11", {"maxOffsetsPerTrigger": "10"}))
 
@@ -193,7 +193,7 @@ def test_an_unknown_option_is_refused_with_the_one_probably_meant() -> None:
 
 
 def test_a_message_shows_options_as_they_were_written() -> None:
-    """A key that is not known as it came here, one that is known as its table writes it."""
+    """An unknown key is shown as it was given, a known one as its table spells it."""
     with pytest.raises(OptionError, match=r"There is no option `MinPartishions`"):
         parse(complete("MinPartishions", "4", {}))
     with pytest.raises(
@@ -204,7 +204,7 @@ def test_a_message_shows_options_as_they_were_written() -> None:
 
 
 def test_a_message_shows_capitals_though_spark_passes_options_on_in_lower_case() -> None:
-    """PySpark's options are a dictionary that forgets how a key was written."""
+    """PySpark's options are a dictionary that forgets how a key was spelled."""
     for written, shown in (
         ("minPartition", r"`minpartition`.*Did you mean `minPartitions`"),
         ("numPartitions", r"Option `numPartitions` is not supported"),
@@ -224,14 +224,14 @@ def test_an_unknown_option_like_nothing_points_to_the_reference() -> None:
 
 @pytest.mark.parametrize("key", REPLACED)
 def test_an_option_of_other_connectors_is_refused_with_its_replacement(key: str) -> None:
-    """F30, I25: `numPartitions` and its like name the option to use."""
+    """F30, I25: the errors for `numPartitions` and similar options name the one to use."""
     with pytest.raises(OptionError, match=r"\[OPTION_REFUSED\].*Use `"):
         parse(complete(key, "4", {}))
 
 
 @pytest.mark.parametrize("key", STREAM_ONLY)
 def test_a_streaming_option_is_a_warning_in_a_batch_read(key: str) -> None:
-    """I18: told, not refused, and never parsed."""
+    """I18: it is reported, not refused, and never parsed."""
     assert any(key in warning for warning in parse(complete(key, "not a number", {})).warnings)
 
 
@@ -245,7 +245,7 @@ def test_a_refused_client_setting_says_what_to_do_instead(name: str) -> None:
 
 
 def test_client_settings_without_effect_are_one_warning() -> None:
-    """Accepted, so that a job moves over, but never in silence."""
+    """They are accepted, so that a job can move over, but never silently."""
     options = complete("kafka.max.poll.records", "500", {"kafka.session.timeout.ms": "9"})
     warnings = [each for each in parse(options).warnings if "Without effect" in each]
     assert warnings == ["Without effect in Penstock: kafka.max.poll.records, kafka.session.timeout.ms."]
@@ -253,7 +253,7 @@ def test_client_settings_without_effect_are_one_warning() -> None:
 
 @pytest.mark.parametrize("name", sorted(WITHOUT_EFFECT | PRODUCER_ONLY))
 def test_no_setting_of_javas_clients_is_called_unknown(name: str) -> None:
-    """Accepted with a warning that names it and is true."""
+    """Each one is accepted with a warning that names it and is true."""
     (warning,) = parse(complete(f"kafka.{name}", "1", {})).warnings
     assert f"kafka.{name}" in warning
     assert "without effect" in warning.lower()

@@ -1,4 +1,4 @@
-"""Options that contradict each other, or that do nothing without another, are refused at the door."""
+"""Options that contradict each other, or that have no effect without another, are refused at the start."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BASE = {"kafka.bootstrap.servers": "b:9092", "subscribe": "t"}
 
 
 def load(**options: str) -> str:
-    """What `load()` does with these options; two underscores are a dot."""
+    """Return what `load()` does with these options; two underscores stand for a dot."""
     given = {key.replace("__", "."): text for key, text in options.items()}
     return PenstockDataSource({**BASE, **given}).schema()
 
@@ -36,8 +36,10 @@ GAINS = "backpressure.pid.proportional", "backpressure.pid.integral", "backpress
     ],
 )
 def test_a_pace_without_sense_is_refused(key: str, text: str) -> None:
-    """B285: a gain below zero would speed up a consumer that is too slow, and a bound of nothing would stop
-    the stream without a word."""
+    """B285: a gain below zero would speed up a consumer that is too slow.
+
+    A bound of zero would stop the stream silently.
+    """
     with pytest.raises(OptionError, match="OPTION_INVALID") as caught:
         parse_stream_options({**BASE, "backpressure.enabled": "true", key: text}, unique="")
     assert f"`{key}`" in str(caught.value)
@@ -45,7 +47,7 @@ def test_a_pace_without_sense_is_refused(key: str, text: str) -> None:
 
 @pytest.mark.parametrize("key", [*GAINS, "maxRatePerPartition"])
 def test_a_gain_may_be_zero_and_so_may_a_bound_that_is_off(key: str) -> None:
-    """B285: Spark's ranges."""
+    """B285: these are Spark's ranges."""
     assert parse_stream_options({**BASE, "backpressure.enabled": "true", key: "0"}, unique="").pacing
 
 
@@ -57,7 +59,7 @@ def test_a_gain_may_be_zero_and_so_may_a_bound_that_is_off(key: str) -> None:
 def test_dead_letters_do_not_go_where_the_query_reads(
     selection: dict[str, str], parse: Callable[..., object]
 ) -> None:
-    """Each letter would become another one, without end."""
+    """Each letter would become another letter, without end."""
     options = {
         "kafka.bootstrap.servers": "b:9092",
         "valueFormat": "string",
@@ -122,14 +124,14 @@ def test_an_option_that_does_nothing_without_another_is_refused(options: dict[st
     [
         {"valueSchema": "id BIGINT", "valueFormat": "json"},
         {"ONDECODEERROR": "NULL", "DECODEERRORQUOTA": "5", "valueFormat": "string"},
-        {"onDecodeError": "fail"},  # what holds anyway
+        {"onDecodeError": "fail"},  # what applies anyway
         {"startingOffsetsFallback": "earliest", "startingOffsets": "Committed", "kafka__group__id": "g"},
         {"startingOffsetsFallback": "error"},
         {"maxRatePerPartition": "100", "backpressure__enabled": "false"},  # switched off, not forgotten
         {
             "startingOffsetsByTimestampStrategy": "latest",
             "maxTriggerDelay": "5s",
-        },  # Spark's, and Spark bears it
+        },  # Spark's own, and Spark tolerates it
     ],
     ids=str,
 )
@@ -145,7 +147,7 @@ def test_every_option_that_names_what_it_needs_names_options() -> None:
 
 
 def test_a_floor_under_a_plain_number_is_refused() -> None:
-    """The number is the limit; a floor belongs to a share."""
+    """A plain number is the limit itself; a floor belongs to a share."""
     options = {"valueFormat": "string", "onDecodeError": "null", "decodeErrorFloor": "5"}
     for quota in ("100", "off"):
         with pytest.raises(OptionError, match=r"\[OPTION_CONFLICT\] .*`decodeErrorFloor`"):
@@ -156,7 +158,7 @@ def test_a_floor_under_a_plain_number_is_refused() -> None:
 
 @pytest.mark.parametrize(("asked", "columns"), [("true", "key,value"), ("FALSE", "value,headers")])
 def test_headers_that_are_asked_for_and_left_out_are_a_contradiction(asked: str, columns: str) -> None:
-    """Whoever asks for headers and names columns without them gets neither answer guessed."""
+    """Headers are requested, but the named columns omit them: neither wish is guessed."""
     with pytest.raises(OptionError, match=r"\[OPTION_CONFLICT\].*includeHeaders.*columns"):
         load(includeHeaders=asked, columns=columns)
 
@@ -171,7 +173,7 @@ def test_headers_come_when_either_option_asks_for_them() -> None:
 
 @pytest.mark.parametrize("parse", [parse_batch_options, parse_stream_options])
 def test_every_kind_of_read_refuses_them(parse: object) -> None:
-    """Also where no frame is loaded: direct streams, and queues of one's own."""
+    """Even where no frame is loaded: direct streams, and queues of your own."""
     with pytest.raises(OptionError, match="valueFormat"):
         parse({**BASE, "valueSchema": "id BIGINT"}, unique="u")  # type: ignore[operator]
     with pytest.raises(OptionError, match="includeHeaders"):
@@ -179,7 +181,7 @@ def test_every_kind_of_read_refuses_them(parse: object) -> None:
 
 
 def test_a_direct_stream_keeps_its_rates_without_backpressure() -> None:
-    """There a cap for a partition counts by itself, as in Spark's."""
+    """In a direct stream a cap for a partition applies on its own, as in Spark's."""
     kafka = {"bootstrap.servers": "b:9092"}
     options = {"maxRatePerPartition": 5}
     parsed = parse_direct_options(Subscribe("t"), kafka, options, {}, interval_ms=1000, unique="u")

@@ -111,11 +111,11 @@ WRONG = [
 
 @pytest.mark.parametrize("text", WRONG)
 def test_what_names_no_place_is_refused_without_being_repeated(text: str) -> None:
-    """S12: an address that cannot be read may hold its password anywhere, so nothing of it is shown."""
+    """S12: an address that cannot be parsed may hold its password anywhere, so none of it is shown."""
     with pytest.raises(OptionError, match="PLACE_INVALID") as caught:
         parse_place(text)
     assert "hunter2" not in f"{caught.value} {caught.value.facts}"
-    assert caught.value.__cause__ is None  # the parser's own error repeats what it could not read
+    assert caught.value.__cause__ is None  # the parser's own error repeats what it could not parse
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
 
 

@@ -1,4 +1,4 @@
-"""From rules and a snapshot to work orders, as Spark's batch read decides them."""
+"""From rules and a snapshot to work orders, with the same decisions as Spark's batch read."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def each_of(**positions: Position) -> ForEach:
 
 
 def test_earliest_and_latest_stay_words_until_the_task_starts() -> None:
-    """B085, B086, B098: bound when the task runs, so a frame used again sees the log as it is then."""
+    """B085, B086, B098: resolved when the task runs, so a reused frame sees the log as it is then."""
     assert tasks(plan(partitions=2)) == [[(0, Earliest(), Latest())], [(1, Earliest(), Latest())]]
 
 
@@ -88,7 +88,7 @@ def test_nothing_is_asked_for_a_read_from_earliest_to_latest() -> None:
 
 
 def test_fixed_ends_stay_fixed_and_latest_ends_move() -> None:
-    """B087: numbers are kept, -1 stays a word."""
+    """B087: numbers are kept, and -1 stays a word."""
     decided = plan(
         each_of(p0=At(2), p1=Earliest()),
         each_of(p0=At(5), p1=Latest()),
@@ -99,13 +99,13 @@ def test_fixed_ends_stay_fixed_and_latest_ends_move() -> None:
 
 
 def test_a_fixed_range_without_offsets_becomes_no_task() -> None:
-    """F31: nothing can ever be in it."""
+    """F31: nothing can ever be in such a range."""
     decided = plan(each_of(p0=At(3), p1=At(1)), each_of(p0=At(3), p1=At(2)), partitions=2)
     assert tasks(decided) == [[(1, At(1), At(2))]]
 
 
 def test_an_order_carries_the_topics_id() -> None:
-    """F33: with it the broker itself refuses a topic that was deleted and made anew."""
+    """F33: with it the broker itself refuses a topic that was deleted and recreated."""
     assert plan().tasks[0][0].topic_id == TOPIC_ID
 
 
@@ -148,13 +148,13 @@ def test_no_record_at_or_after_the_start_time_is_an_error_with_the_facts() -> No
 
 
 def test_the_strategy_latest_starts_such_a_partition_at_its_end() -> None:
-    """B094: asked for by the strategy option."""
+    """B094: the strategy option asks for that."""
     decided = plan(ForAll(Since(100)), at_time={(T0, 100): None}, latest={T0: 7}, unmatched="latest")
     assert tasks(decided) == [[(0, At(7), Latest())]]
 
 
 def test_no_record_at_or_after_the_end_time_reads_to_the_end() -> None:
-    """B095: whatever the strategy for starts."""
+    """B095: whatever the strategy for starts is."""
     assert tasks(plan(ALL, ForAll(Since(5)), at_time={(T0, 5): None}, latest={T0: 7})) == [
         [(0, Earliest(), At(7))]
     ]
@@ -229,7 +229,7 @@ def test_a_start_behind_the_end_found_by_time_is_refused() -> None:
 
 
 def test_a_time_that_no_record_has_is_told_before_a_start_behind_its_end() -> None:
-    """Spark's own order: partition 0 starts at 5, behind its end 3; partition 1 has no record so young."""
+    """Spark's order of checks: partition 0 starts at 5, behind its end 3; partition 1 has no such record."""
     seen = {"at_time": {(T0, 5): 5, (T1, 5): None}, "earliest": {T0: 0, T1: 0}, "latest": {T0: 9, T1: 9}}
     with pytest.raises(OptionError, match="NO_OFFSET_FOR_TIMESTAMP"):
         plan(ForAll(Since(5)), each_of(p0=At(3), p1=At(3)), partitions=2, **seen)
@@ -251,7 +251,7 @@ def test_a_start_above_the_logs_end_is_refused() -> None:
 
 
 def test_a_start_behind_an_open_transaction_is_not_laid_to_a_topic_made_anew() -> None:
-    """The log of readers of committed rows ends at 1803, though there are offsets up to 2103."""
+    """The log for committed readers ends at 1803, although there are offsets up to 2103."""
     seen = {"latest": {T0: 1803}, "earliest": {T0: 0}}
     with pytest.raises(OptionError) as caught:
         plan(each_of(p0=At(2050)), committed_only=True, **seen)
@@ -278,13 +278,13 @@ def test_a_start_at_the_logs_end_waits_for_new_rows() -> None:
 
 
 def test_earliest_behind_a_fixed_end_is_no_error() -> None:
-    """B098: retention took the rows; what is left to read is nothing."""
+    """B098: retention removed the rows, so nothing is left to read."""
     limits = PlanLimits(max_records_per_partition=10)
     assert tasks(plan(ALL, each_of(p0=At(5)), earliest={T0: 9}, limits=limits)) == []
 
 
 def test_offsets_asked_for_but_gone_are_reported_as_losses() -> None:
-    """F24: the range is not moved, the loss is named."""
+    """F24: the range is not moved, and the loss is named."""
     decided = plan(each_of(p0=At(2)), latest={T0: 9}, earliest={T0: 5})
     assert tasks(decided) == [[(0, At(2), Latest())]]
     assert [(each.start, each.until) for each in decided.losses] == [(2, 5)]
@@ -327,7 +327,7 @@ def test_assign_leaves_out_partitions_that_do_not_exist_and_says_so() -> None:
 
 
 def test_topics_that_a_pattern_matches_in_part_are_left_out_and_named() -> None:
-    """B11, B142: a job that comes from Spark's connector, which reads them, hears of it."""
+    """B11, B142: Spark's connector reads them, so a job that moves from it must be told."""
     views = {name: TopicView(name, (0,), internal=name == "__t") for name in ("t", "t2", "my-t", "x", "__t")}
     reading = BatchRead(SelectPattern(TopicPattern("t")), ALL, END)
     decided = step(reading, Snapshot(views), PlanLimits())
@@ -347,7 +347,7 @@ def test_a_pattern_reads_all_partitions_of_matching_topics_and_no_others() -> No
 
 
 def test_no_pattern_matches_an_internal_topic_and_a_name_alone_makes_none_internal() -> None:
-    """B142: internal is what the brokers flag."""
+    """B142: a topic is internal if the brokers flag it."""
     assert selected(SelectPattern(TopicPattern(".*")), A, INTERNAL, TopicView("__x", (0,))) == [
         "__x-0",
         "a-0",
@@ -370,7 +370,7 @@ def test_an_internal_topic_is_not_read_as_data() -> None:
 
 
 def test_a_fixed_range_is_cut_into_exact_pieces() -> None:
-    """B127: 1 to 4 in three."""
+    """B127: 1 to 4, in three pieces."""
     decided = plan(
         each_of(p0=At(1)), each_of(p0=At(4)), earliest={T0: 0}, limits=PlanLimits(min_partitions=3)
     )
@@ -414,7 +414,7 @@ def test_ranges_that_are_numbers_already_are_cut_by_size() -> None:
 
 
 def test_enough_partitions_already_leave_the_words_alone() -> None:
-    """B110: no look-up is made, nothing is cut."""
+    """B110: nothing is looked up, and nothing is cut."""
     limits = PlanLimits(min_partitions=2)
     assert tasks(plan(partitions=2, limits=limits)) == [
         [(0, Earliest(), Latest())],
@@ -424,7 +424,7 @@ def test_enough_partitions_already_leave_the_words_alone() -> None:
 
 
 def test_a_partition_that_is_empty_now_rides_along_in_the_last_task() -> None:
-    """B104: it takes no piece, but rows that arrive later are read when the frame is used again."""
+    """B104: it gets no piece, but rows that arrive later are read when the frame is used again."""
     decided = plan(
         partitions=2, earliest={T0: 0, T1: 0}, latest={T0: 0, T1: 4}, limits=PlanLimits(min_partitions=4)
     )
@@ -460,7 +460,7 @@ def test_small_ranges_share_a_task_when_asked_to() -> None:
 def test_a_plan_covers_every_partition_exactly_once(
     logs: list[tuple[int, int]], wanted: int | None, cap: int | None, packed: int
 ) -> None:
-    """B104, T28: bound again at the same moment, the orders tile [start, end) of every partition."""
+    """B104, T28: resolved again at the same moment, the orders tile [start, end) of every partition."""
     earliest = {TopicPartition("t", number): first for number, (first, _) in enumerate(logs)}
     latest = {TopicPartition("t", number): first + size for number, (first, size) in enumerate(logs)}
     limits = PlanLimits(None if packed else wanted, cap, packed)

@@ -1,4 +1,4 @@
-"""Cutting ranges into tasks: Spark's own numbers, vector by vector, and laws that hold for any ranges."""
+"""Cutting ranges into tasks: Spark's own numbers, case by case, and laws that hold for any ranges."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_empty_ranges_are_ignored_when_others_are_split() -> None:
 
 
 def test_rounding_never_drops_an_offset() -> None:
-    """B119, T28: one piece more than asked for rather than an offset less."""
+    """B119, T28: rather one piece more than requested than one offset fewer."""
     ten = [(0, 3), (3, 6), (6, 10)]
     expected = [(1, *each) for each in ten] + [(2, *each) for each in ten] + [(3, 0, 1)]
     assert split([(1, 0, 10), (2, 0, 10), (3, 0, 1)], 6) == expected
@@ -113,7 +113,7 @@ def test_a_range_at_the_cap_stays_whole_and_above_it_splits_evenly(until: int, e
 
 
 def test_the_cap_holds_over_several_partitions() -> None:
-    """B124: each partition by itself."""
+    """B124: each partition on its own."""
     expected = [
         (1, 1, 20),
         (1, 20, 40),
@@ -160,7 +160,7 @@ def test_a_piece_count_that_would_drown_the_driver_is_refused(wanted: int, cap: 
 
 
 def test_a_huge_piece_count_over_few_offsets_makes_no_more_pieces_than_offsets() -> None:
-    """T28: what counts is the number of tasks that would come out, not the number in the option."""
+    """T28: the resulting number of tasks counts, not the number in the option."""
     assert len(split([(1, 0, 30), (2, 0, 20)], 10**12)) == 50
 
 
@@ -183,7 +183,7 @@ caps = st.none() | st.integers(1, 3000)
 def test_pieces_cover_every_range_once_and_in_order(
     counts: list[int], wanted: int | None, cap: int | None
 ) -> None:
-    """B119, T28: no gap, no overlap, no empty piece, the order of the ranges kept."""
+    """B119, T28: no gap, no overlap, no empty piece, and the order of the ranges is kept."""
     ranges = [(number, 100 * number, 100 * number + count) for number, count in enumerate(counts)]
     assume(cap is None or sum(counts) / cap < 50_000)
     pieces = split(ranges, wanted, cap)
@@ -203,7 +203,7 @@ def test_pieces_cover_every_range_once_and_in_order(
 def test_the_numbers_are_those_of_the_reference(
     counts: list[int], wanted: int | None, cap: int | None
 ) -> None:
-    """T28: the planner against a second telling of the rule."""
+    """T28: the planner is compared with an independent implementation of the rule."""
     ranges = [(number, 7 * number, 7 * number + count) for number, count in enumerate(counts)]
     expected = split_like_spark([("t", *each) for each in ranges], wanted, cap)
     assert [("t", *each) for each in split(ranges, wanted, cap)] == expected

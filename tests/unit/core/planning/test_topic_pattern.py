@@ -1,4 +1,4 @@
-"""Topic patterns mean what they mean in Java, match whole names, and always come back."""
+"""Topic patterns mean what they mean in Java, match whole names, and always finish."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def matches(pattern: str, *names: str) -> list[str]:
 
 
 def test_a_pattern_must_match_the_whole_name() -> None:
-    """B11, B142: `test` takes `test` and nothing longer."""
+    """B11, B142: `test` matches `test` and nothing longer."""
     assert matches("test", "test", "test2", "mytest", "tes") == ["test"]
 
 
@@ -97,7 +97,7 @@ def test_a_pattern_can_be_looked_for_inside_a_name(pattern: str, name: str, expe
     ],
 )
 def test_a_construct_means_what_it_means_in_java(pattern: str, name: str, expected: bool) -> None:
-    """T30: also where Python's own expressions read it differently or not at all."""
+    """T30: even where Python's own expressions read it differently or not at all."""
     assert TopicPattern(pattern).matches(name) is expected
 
 
@@ -124,14 +124,14 @@ def test_what_cannot_be_honoured_is_refused_with_a_reason(pattern: str) -> None:
     ],
 )  # fmt: skip
 def test_no_pattern_takes_long_on_the_longest_name(pattern: str) -> None:
-    """T30: these make a backtracking matcher run for ever."""
+    """T30: these make a backtracking matcher run practically forever."""
     began = time.monotonic()
     assert not TopicPattern(pattern).matches("a" * 249)
     assert time.monotonic() - began < 5
 
 
 def test_a_pattern_that_costs_too_much_is_refused_and_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """T30: the limit counts moves, so it is the same on every machine."""
+    """T30: the limit counts steps, so it is the same on every machine."""
     monkeypatch.setattr("penstock.core.planning.topic_pattern.MOST_MOVES", 100)
     with pytest.raises(OptionError, match="PATTERN_TOO_COSTLY"):
         TopicPattern("(a|b)*c").matches("ab" * 100)
@@ -158,7 +158,7 @@ def grow(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 @settings(max_examples=300, deadline=None)
 @given(st.recursive(quantified, grow, max_leaves=6), st.text("ab0-.", max_size=8))
 def test_where_both_languages_agree_the_answer_is_pythons(pattern: str, name: str) -> None:
-    """T30: two matchers of entirely different make."""
+    """T30: the two matchers are built in entirely different ways."""
     try:
         expected = re.compile(pattern, re.ASCII)
     except re.error:

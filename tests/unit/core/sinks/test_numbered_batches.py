@@ -1,4 +1,4 @@
-"""Which batch of a numbered query may be written over which ledger."""
+"""Which batch of a numbered query may be written with which ledger."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def ask(ledger: Ledger, batch_id: int, before: StreamPosition, end: StreamPositi
 
 
 def test_the_next_batch_is_written_and_the_last_one_is_not_written_again() -> None:
-    """C27: the results end with the batch before, at the offsets that the checkpoint has for it."""
+    """C27: the results end with the previous batch, at the offsets that the checkpoint has for it."""
     end = StreamPosition({T0: 9, T1: 2})
     assert not ask({}, 0, NOWHERE, AT)
     assert not ask(make_ledger("q/0"), 1, AT, end)
@@ -40,7 +40,7 @@ def test_the_next_batch_is_written_and_the_last_one_is_not_written_again() -> No
 
 
 def test_batches_from_before_there_was_a_partition_leave_nothing_in_the_ledger() -> None:
-    """A pattern that matches no topic yet: such a batch has no offset under which it could be noted."""
+    """A pattern matches no topic yet, so such a batch has no offset under which it could be recorded."""
     assert not ask({}, 3, NOWHERE, AT)
 
 
@@ -50,7 +50,7 @@ def test_batches_from_before_there_was_a_partition_leave_nothing_in_the_ledger()
         ("q/1", 3, r"LEDGER_WENT_BACK.*lacks batch 2 .*ends with batch 1.*query is at batch 3.*no offsets"),
         ("q/0", 3, r"LEDGER_WENT_BACK.*lacks the batches 1 to 2 .*ends with batch 0"),
         ("q/4", 3, "CHECKPOINT_WENT_BACK"),
-        ("q/3", 3, "CHECKPOINT_WENT_BACK"),  # of the same number, with other offsets
+        ("q/3", 3, "CHECKPOINT_WENT_BACK"),  # the same number, with other offsets
         ("other/2", 3, "CHECKPOINT_REPLACED.*query other"),
         ("", 3, "CHECKPOINT_REPLACED.*another engine"),
         ("q/0", 0, "CHECKPOINT_WENT_BACK"),
@@ -60,7 +60,7 @@ def test_batches_from_before_there_was_a_partition_leave_nothing_in_the_ledger()
 def test_a_ledger_that_does_not_end_with_the_batch_before_is_refused(
     last: str, batch_id: int, condition: str
 ) -> None:
-    """C27: offsets do not tell: the ledger stands where the batch begins."""
+    """C27: offsets do not show it, because the ledger is where the batch begins."""
     with pytest.raises(OffsetStoreError, match=condition) as raised:
         ask(make_ledger(last), batch_id, AT if batch_id else NOWHERE, StreamPosition({T0: 9}))
     assert not raised.value.retriable

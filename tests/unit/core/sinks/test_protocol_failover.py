@@ -1,8 +1,8 @@
-"""The publishing protocol over a database that goes back to an earlier state, with batches that offsets hide.
+"""The publishing protocol with a database that goes back in time, and batches that offsets do not show.
 
-A batch that writes a row and moves no offset, and one that moves only a partition that is new: a ledger that
-has lost them stands where the next batch begins. Once for a stream whose ledger is its only memory, and once
-for a query that has a checkpoint, which does not go back with the database.
+One batch writes a row and moves no offset, another moves only a new partition: a ledger that has lost them is
+where the next batch begins. This is searched for a stream whose ledger is its only memory, and for a query
+with a checkpoint, which does not go back with the database.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.unit.core.sinks.test_protocol_model import (
 )
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-#: Whose rows come from what was read before: no offset speaks of them.
+#: The rows come from what was read before, so no offset covers them.
 WINDOW = (TopicPartition("windows", 0), 0)
 QUERY = "q"
 
@@ -52,7 +52,7 @@ PLAN = (
     Planned(StreamPosition({T0: 1, T1: 1}, starts={T1: 0}), ((T1, 0),)),
     Planned(StreamPosition({T0: 2, T1: 2}), ((T0, 1), (T1, 1))),
 )
-#: Where two writers have to be searched in little time.
+#: For searches with two writers, which must not take long.
 SHORT = (*PLAN[:2], Planned(StreamPosition({T0: 2}), ((T0, 1),)))
 
 
@@ -65,25 +65,27 @@ def find_before(plan: Sequence[Planned], number: int) -> StreamPosition:
 
 @dataclass(frozen=True)
 class ReadState:
-    """What a stream with state does when it has taken over. Answer: the rows of the window."""
+    """What a stream with state does after it has taken over. The answer is the rows of the window."""
 
 
 @dataclass(frozen=True)
 class ReadCheckpoint:
-    """Answer: the number of the batch that the checkpoint runs next."""
+    """The answer is the number of the batch that the checkpoint runs next."""
 
 
 @dataclass(frozen=True)
 class WriteCheckpoint:
-    """The batch is done, and the checkpoint goes on."""
+    """The batch is done, and the checkpoint advances."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class World(Database):
-    """The database, and for a query its checkpoint. `was_told`: a query has ended with an error that says
-    what the database has lost."""
+    """The database and, for a query, its checkpoint.
+
+    `was_told` means that a query has ended with an error that says what the database has lost.
+    """
 
     checkpoint: int = 0
     was_told: bool = False
@@ -120,7 +122,7 @@ class World(Database):
 
     def judge_end(self) -> str | None:
         records = sorted(record for each in self.planned for record in each)
-        # A loss after the last batch is told at the next one; two writers may have had theirs.
+        # A loss after the last batch is reported at the next one; two writers may each have had theirs.
         has_ended = self.checkpoint == len(self.planned) or len(self.told) > 1
         if self.was_told or has_ended or list(self.rows) == records:
             return None
@@ -131,7 +133,7 @@ class World(Database):
 
 
 class Writer:
-    """What `SqlWriter` remembers, and how it makes batches of it."""
+    """What `SqlWriter` remembers, and how it makes batches from it."""
 
     def __init__(self, plan: Sequence[Planned], epoch: int, ledger: Ledger, between: Between) -> None:
         self.plan, self.epoch, self.ledger, self.between = plan, epoch, ledger, between
@@ -161,7 +163,7 @@ class Writer:
 
 
 def write_direct(who: str, between: Between, plan: Sequence[Planned]) -> Generator[Any, Any, None]:
-    """A direct stream: it begins where the ledger says, and its state says whether the window is written."""
+    """Run a direct stream: it begins where the ledger says; its state says whether the window is written."""
     epoch, ledger = yield from between(take_over("s", who), 0, None)
     has_window = yield ReadState()
     position = find_ledger_position(ledger)
@@ -174,7 +176,7 @@ def write_direct(who: str, between: Between, plan: Sequence[Planned]) -> Generat
 
 
 def write_query(who: str, between: Between, plan: Sequence[Planned]) -> Generator[Any, Any, None]:
-    """A query with a checkpoint: the batch that is not noted there as done is run, again if need be."""
+    """Run a query with a checkpoint: a batch that is not noted there as done is run, again if necessary."""
     number = yield ReadCheckpoint()
     epoch, ledger = yield from between(take_over("s", who), 0, None)
     writer = Writer(plan, epoch, ledger, between)
@@ -185,7 +187,7 @@ def write_query(who: str, between: Between, plan: Sequence[Planned]) -> Generato
 
 
 def demand_predecessor(between: Between, ledger: Ledger, plan: Sequence[Planned], number: int) -> bool:
-    if between is no_predecessor:  # as it was: any older ledger would do
+    if between is no_predecessor:  # as it once was: any older ledger would be accepted
         return name_numbered_batch(QUERY, number) == next((entry.batch for entry in ledger.values()), "")
     return is_written(ledger, "s", QUERY, number, find_before(plan, number), plan[number].end)
 
@@ -199,7 +201,7 @@ def search(
     return explore(world, programs, most_states=100_000_000)
 
 
-#: Two queries over one checkpoint are refused by Spark itself.
+#: Spark itself refuses two queries over one checkpoint.
 @pytest.mark.parametrize(
     ("write", "writers", "plan", "more"),
     [
@@ -212,7 +214,7 @@ def search(
 def test_a_database_that_goes_back_at_any_step_loses_nothing_without_an_error(
     write: Any, writers: str, plan: tuple[Planned, ...], more: dict[str, int]
 ) -> None:
-    """C13: a stream goes on where the ledger is now, a query with a checkpoint ends; each is told before."""
+    """C13: a stream continues where the ledger is now, a query with a checkpoint ends; each is told first."""
     found = search(write, unchanged, writers, plan, failover=1, **more)
     assert found.violations == []
     assert found.ends > 3
@@ -223,7 +225,7 @@ def test_a_database_that_goes_back_at_any_step_loses_nothing_without_an_error(
 
 
 def offsets_only(steps: Steps[Any], _epoch: int, batch: LedgerBatch | None) -> Generator[Any, Any, Any]:
-    """Compares offsets and nothing else: whatever the ledger's last change was, it is the one expected."""
+    """Compare only offsets: whatever the ledger's last change was, it counts as the expected one."""
 
     def answer(step: Any, value: Any) -> Any:
         if batch is None or not isinstance(step, ReadLedger):
@@ -236,7 +238,7 @@ def offsets_only(steps: Steps[Any], _epoch: int, batch: LedgerBatch | None) -> G
 
 
 def no_predecessor(steps: Steps[Any], _epoch: int, _batch: LedgerBatch | None) -> Generator[Any, Any, Any]:
-    """A query that starts over any ledger of its own that is not ahead of it."""
+    """Start a query over any ledger of its own that is not ahead of it."""
     return (yield from steps)
 
 

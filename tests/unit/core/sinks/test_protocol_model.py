@@ -1,11 +1,11 @@
-"""The publishing protocol, searched: two writers, three batches, two partitions, and all that can go wrong.
+"""The publishing protocol, searched: two writers, three batches, two partitions, and all possible faults.
 
-The programs below drive `core.sinks.sql_commit_protocol` itself. The database is simulated as databases
-promise to be: a transaction is invisible until its COMMIT, the writer row is locked until the transaction
-ends, a COMMIT whose answer is lost may have been done, may never be, or may still be on its way while it
-holds its locks; a restart ends all transactions and empties staging; a fail-over does, too, and takes the
-database back to any state that it had. Every state must have exactly the rows below the ledger's offsets,
-and every end all rows. No writer may publish over the loss of rows that it was told are there.
+The programs below drive `core.sinks.sql_commit_protocol` itself. The simulated database behaves as databases
+promise. A transaction is invisible until its COMMIT. The writer row is locked until the transaction ends. A
+COMMIT whose answer is lost may have happened, may never happen, or may still be in flight while it holds its
+locks. A restart ends all transactions and empties staging. A fail-over does the same, and takes the database
+back to any earlier state. Every state must have exactly the rows below the ledger's offsets, and every end
+all rows. No writer may publish over the loss of rows that it was told are there.
 """
 
 from __future__ import annotations
@@ -43,19 +43,21 @@ BATCHES = 3
 RETRIED = ("START_FAILED", "PUBLISH_FAILED", "COMMIT_IN_DOUBT", "STAGE_INCOMPLETE")
 LOST = StepFailedError("the connection is gone")
 Record = tuple[TopicPartition, int]
-#: What was committed at some moment: the epoch, the ledger, the rows.
+#: What was committed at one moment: the epoch, the ledger, the rows.
 Moment = tuple[int, tuple[tuple[TopicPartition, LedgerEntry], ...], tuple[Record, ...]]
 
 
 @dataclass(frozen=True)
 class ReadEpoch:
-    """Look at the writer row without locking it: what a planted bug does."""
+    """Look at the writer row without locking it, which only a planted bug does."""
 
 
 @dataclass(frozen=True)
 class StageRows:
-    """What the tasks of a batch do: a stage for each partition. Answer: a number nobody else has. `told`: the
-    rows of which this writer was told that they are there."""
+    """What the tasks of a batch do: a stage for each partition. The answer is a unique number.
+
+    `told` has the rows that this writer was told are there.
+    """
 
     records: tuple[Record, ...]
     epoch: int
@@ -73,13 +75,15 @@ class Transaction:
 
 @dataclass(frozen=True)
 class Database:
-    """The world. `ghost` is a COMMIT on its way; `budget` is what may still go wrong. `past`: what the
-    database was, as long as a fail-over can bring it back."""
+    """The simulated database. `ghost` is a COMMIT in flight; `budget` is what may still go wrong.
+
+    `past` has earlier states of the database, as long as a fail-over can bring them back.
+    """
 
     epoch: int = 0
     ledger: tuple[tuple[TopicPartition, LedgerEntry], ...] = ()
     rows: tuple[Record, ...] = ()
-    stages: tuple[tuple[str, int, Record], ...] = ()  # name, epoch of its writer, its one row
+    stages: tuple[tuple[str, int, Record], ...] = ()  # name, epoch of its writer, its only row
     open: tuple[tuple[str, Transaction], ...] = ()
     holder: str = ""
     ghost: Transaction | None = None
@@ -96,7 +100,7 @@ class Database:
         if self.ghost is not None:
             yield from self._settle_ghost(who, step)
             if isinstance(step, LockWriter):
-                return  # it waits for the locks of what is on its way
+                return  # it waits for the locks of what is in flight
         yield from self._go_on(who, step)
 
     def _settle_ghost(self, who: str, step: Any) -> Iterable[tuple[str, Database, Reply]]:
@@ -123,14 +127,14 @@ class Database:
                 self.spend("restart"),
                 open=tuple((name, LOST_TRANSACTION) for name, _ in self.open),
                 stages=(),
-                ghost=None,  # what was on its way has ended, too
+                ghost=None,  # what was in flight has ended too
             )
             yield "while the database restarts", replace(down, holder="").drop(who), Failure(LOST)
         for number, moment in enumerate(self.past if left.get("failover") else ()):
             if inside:
                 yield f"while it goes back to state {number}", self.go_back(moment).drop(who), Failure(LOST)
-            elif isinstance(step, Begin | StageRows):  # nobody looks in between, and nobody notices
-                before = replace(self.go_back(moment), stages=self.stages)  # some copy staging tables, too
+            elif isinstance(step, Begin | StageRows):  # nobody looks in between, so nobody notices
+                before = replace(self.go_back(moment), stages=self.stages)  # some copy staging tables too
                 for word, after, reply in before._do(who, step):
                     yield f"{word} after it went back to state {number}", after, reply
         mine = dict(self.open).get(who)
@@ -180,7 +184,7 @@ class Database:
                 yield "", self.put(who, replace(mine, entries=entries)), Answer()
             case InsertStages(_, stages):
                 found = [tuple(row for name, _, row in self.stages if name == each.name) for each in stages]
-                # The stages themselves stay: nothing but the ledger keeps them from being published again.
+                # The stages themselves stay: only the ledger prevents them from being published again.
                 rows = (*mine.rows, *(row for some in found for row in some))
                 yield "", self.put(who, replace(mine, rows=rows)), Answer(tuple(map(len, found)))
             case Commit():
@@ -210,7 +214,7 @@ class Database:
 
     def judge_end(self) -> str | None:
         if self.has_gone_back:
-            return None  # after the last batch of a writer, it would be told at its next one
+            return None  # after a writer's last batch, its next one would report this
         if len(self.rows) != BATCHES * len(PARTITIONS):
             return f"nobody goes on, and only {len(self.rows)} rows are there"
         return None
@@ -233,7 +237,7 @@ class Database:
 
     def note_told(self, who: str, told: tuple[Record, ...]) -> Database:
         if not self.has_gone_back and not dict(self.budget).get("failover"):
-            return self  # nobody can be mistaken, and the search is smaller
+            return self  # nobody can be mistaken, and this keeps the search smaller
         return replace(self, told=tuple(sorted({**dict(self.told), who: told}.items())))
 
     def go_back(self, moment: Moment) -> Database:
@@ -268,7 +272,7 @@ LOST_TRANSACTION = Transaction(epoch=-1)
 
 # --- the writers ------------------------------------------------------------------------------------------
 
-#: Stands between a protocol and the world; the epoch and the batch are those of a publish.
+#: Sits between a protocol and the database; the epoch and the batch are those of a publish.
 Between = Callable[[Steps[Any], int, LedgerBatch | None], Generator[Any, Any, Any]]
 
 
@@ -277,7 +281,7 @@ def unchanged(steps: Steps[Any], _epoch: int, _batch: LedgerBatch | None) -> Gen
 
 
 def write_all(who: str, between: Between) -> Generator[Any, Any, None]:
-    """A stream's driver: takes over; then each batch has one record of each partition, from memory."""
+    """Run a stream's driver: it takes over; then each batch has one record per partition, from memory."""
     epoch, ledger = yield from between(take_over("s", who), 0, None)
     positions = {each: ledger[each].offset if each in ledger else 0 for each in PARTITIONS}
     known, trail, told = set(ledger), (name_state(ledger),), ()
@@ -295,7 +299,7 @@ def write_all(who: str, between: Between) -> Generator[Any, Any, None]:
             if error.condition != "COMMIT_IN_DOUBT":
                 raise
             if not (yield from between(resolve_commit(batch, epoch), epoch, batch)):
-                continue  # it is not there: the batch is done again, from the same offsets
+                continue  # it is not there, so the batch is repeated from the same offsets
         positions = {each: at + 1 for each, at in positions.items()}
         known, trail, told = set(PARTITIONS), (*trail, batch.token), (*told, *records)
 
@@ -323,8 +327,11 @@ def search(between: Between, *, most_states: int = 5_000_000, **faults: int) -> 
 def test_every_order_of_two_writers_with_a_failure_anywhere_keeps_each_row_once(
     faults: tuple[str, ...],
 ) -> None:
-    """Killed before or after any step; a COMMIT in doubt in each way; the database restarted at any step, or
-    taken back to any state it had; and restarted while it is asked about the COMMIT."""
+    """Writers are killed before or after any step, and a COMMIT is in doubt in each way.
+
+    The database is restarted at any step, taken back to any earlier state, and restarted while it is asked
+    about the COMMIT.
+    """
     found = search(unchanged, **dict.fromkeys(faults, 1))
     assert found.violations == []
     assert found.ends > 10
@@ -340,7 +347,7 @@ def bend(
     ask: Callable[[Any], Any] = lambda step: step,
     answer: Callable[[Any, Any], Any] = lambda step, value: value,
 ) -> Generator[Any, Any, Any]:
-    """Drive the real protocol, change what it asks, and lie about the answers."""
+    """Drive the real protocol, change its steps, and lie about the answers."""
     reply: Any = None
     failure: StepFailedError | None = None
     while True:
@@ -454,7 +461,7 @@ def two_transactions(steps: Steps[Any], _epoch: int, _batch: LedgerBatch | None)
 def counts_without_rows(
     steps: Steps[Any], _epoch: int, batch: LedgerBatch | None
 ) -> Generator[Any, Any, Any]:
-    """Publishes a task's stage twice and not the other's: the sum is right."""
+    """Publish one task's stage twice and not the other's, so that the sum is right."""
 
     def ask(step: Any) -> Any:
         if batch is not None and isinstance(step, InsertStages):
@@ -480,7 +487,7 @@ BUGS: list[tuple[Between, dict[str, int]]] = [
 
 @pytest.mark.parametrize(("bug", "fault"), BUGS)
 def test_a_planted_bug_is_found(bug: Between, fault: dict[str, int]) -> None:
-    """Each takes one guard of the real protocol away; the search shows the order of steps that needs it."""
+    """Each bug removes one guard of the real protocol; the search shows the order of steps that needs it."""
     found = search(bug, **fault)
     assert found.violations, f"{found.states} states, nothing found"
     assert found.violations[0].trace

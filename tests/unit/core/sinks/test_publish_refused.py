@@ -1,4 +1,4 @@
-"""A COMMIT that the database refuses each time: told, not tried for ever."""
+"""A COMMIT that the database refuses each time is reported, not retried forever."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T0 = TopicPartition("t", 0)
 
 @pytest.mark.parametrize("retriable", [False, True])
 def test_a_commit_that_is_refused_each_time_ends_with_its_cause(retriable: bool) -> None:
-    """T38: asked each time, never guessed; and a constraint that is checked at COMMIT refuses it for ever."""
+    """T38: the database is asked each time; a constraint checked at COMMIT refuses it forever."""
     steps: list[Step] = []
 
     def perform(step: Step) -> Any:
@@ -45,4 +45,4 @@ def test_a_commit_that_is_refused_each_time_ends_with_its_cause(retriable: bool)
     assert raised.value.condition == "PUBLISH_FAILED"
     assert raised.value.retriable is retriable
     assert sum(isinstance(step, Commit) for step in steps) == COMMIT_ATTEMPTS
-    assert isinstance(steps[-2], ReadLedger)  # whether the last one was made after all
+    assert isinstance(steps[-2], ReadLedger)  # whether the last one was committed after all

@@ -1,4 +1,4 @@
-"""The pace of batches, number by number: the estimate, its limits, and what each partition may take."""
+"""The pace of batches, number by number: the estimate, its limits, and the share of each partition."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def estimated(rate: float) -> PaceState:
 
 
 def test_the_gains_are_sparks() -> None:
-    """B285: Spark's defaults."""
+    """B285: they are Spark's defaults."""
     assert PidSettings() == PidSettings(proportional=1.0, integral=0.2, derived=0.0, min_rate=100.0)
 
 
@@ -31,7 +31,7 @@ def test_the_gains_are_sparks() -> None:
 
 
 def test_the_first_batch_gives_no_estimate_and_the_second_does() -> None:
-    """B286: one point is a speed to compare with, not yet a rate."""
+    """B286: one point is a speed to compare with, but not yet a rate."""
     assert FIRST.rate is None
     assert SECOND.observe(FIRST, 2_000, 1_000, 1_000).rate == 1_000
 
@@ -45,7 +45,7 @@ def test_the_first_batch_gives_no_estimate_and_the_second_does() -> None:
 def test_a_batch_that_tells_nothing_changes_nothing(
     state: PaceState, at_ms: int, records: int, processing_ms: int
 ) -> None:
-    """B286: same time twice, no rows, no processing time."""
+    """B286: the same time twice, no rows, or no processing time."""
     assert SECOND.observe(state, at_ms, records, processing_ms) is state
 
 
@@ -72,7 +72,7 @@ def test_a_batch_that_tells_nothing_changes_nothing(
 def test_the_rate_after_one_more_batch(
     pid: PidSettings, records: int, processing_ms: int, delay_ms: int, rate: float
 ) -> None:
-    """B287: follows the speed, stays below it when late, never below the minimum. Worked out by hand."""
+    """B287: it follows the speed, stays below it when late, never falls below the minimum. Done by hand."""
     pacing = Pacing(target_ms=1000, pid=pid)
     after = pacing.observe(FIRST, 3_000, records, processing_ms, delay_ms)
     assert after.rate == pytest.approx(rate)
@@ -88,7 +88,7 @@ _GAIN = st.floats(0, 2)
 def test_while_no_batch_is_later_than_one_interval_rates_are_sparks(
     proportional: float, integral: float, derived: float, min_rate: float, batches: list[tuple[int, ...]]
 ) -> None:
-    """B287: against a second implementation of Spark's estimator, with any gains."""
+    """B287: compared with a second implementation of Spark's estimator, with any gains."""
     pacing = Pacing(target_ms=1000, pid=PidSettings(proportional, integral, derived, min_rate))
     spark = SparkPid(1000, proportional, integral, derived, min_rate)
     state, now_ms, last = PaceState(), 0, None
@@ -102,7 +102,7 @@ def test_while_no_batch_is_later_than_one_interval_rates_are_sparks(
 
 
 def test_a_batch_that_took_everything_in_time_does_not_lower_the_rate() -> None:
-    """Ten records in 200 ms are 50 records/s, though the consumer could do 8000; a slow one is believed."""
+    """Ten records in 200 ms are 50 records/s, though the consumer could do 8000; a slow batch is believed."""
     state = estimated(8_000)
     assert SECOND.observe(state, 2_000, 10, 200, was_limited=False).rate == 8_000
     assert SECOND.observe(state, 2_000, 10, 200, was_limited=True).rate == 100
@@ -119,7 +119,7 @@ def test_without_an_estimate_and_without_bounds_there_is_no_limit() -> None:
 
 
 def test_the_initial_rate_bounds_every_batch_until_there_is_an_estimate() -> None:
-    """D27, I2, B222: also the second one, and any that follow batches without rows."""
+    """D27, I2, B222: including the second one, and any that follow batches without rows."""
     pacing = Pacing(target_ms=2_000, initial_rate=50)
     lags = {"a": 9_000, "b": 1_000}
     state = PaceState()
@@ -132,7 +132,7 @@ def test_the_initial_rate_bounds_every_batch_until_there_is_an_estimate() -> Non
 
 
 def test_the_cap_of_a_partition_beats_the_initial_rate_and_the_estimate() -> None:
-    """D28, I4, B222: cap 1 and initial rate 5 give one record per partition in a batch of a second."""
+    """D28, I4, B222: a cap of 1 and an initial rate of 5 give one record per partition in a second."""
     pacing = Pacing(target_ms=1_000, initial_rate=5, max_rate_per_partition=1)
     lags = dict.fromkeys("abc", 100)
     assert pacing.budget(PaceState(), lags) == {"a": 1, "b": 1, "c": 1}
@@ -140,7 +140,7 @@ def test_the_cap_of_a_partition_beats_the_initial_rate_and_the_estimate() -> Non
 
 
 def test_the_cap_alone_is_cap_times_seconds() -> None:
-    """B218: without back-pressure, and never more than there is."""
+    """B218: without backpressure, and never more than there is."""
     pacing = Pacing(target_ms=3_000, max_rate_per_partition=10)
     assert pacing.budget(PaceState(), {"a": 100, "b": 7, "c": 0}) == {"a": 30, "b": 7, "c": 0}
 
@@ -156,13 +156,13 @@ def test_the_estimate_is_shared_by_lag_and_held_under_the_cap() -> None:
 
 
 def test_without_lag_there_is_nothing_to_share() -> None:
-    """B219: and nothing divides by zero."""
+    """B219: and nothing is divided by zero."""
     assert Pacing(1_000, initial_rate=5).budget(PaceState(), {"a": 0, "b": 0}) == {"a": 0, "b": 0}
     assert Pacing(1_000, initial_rate=5).budget(estimated(100), {}) == {}
 
 
 def test_the_minimum_keeps_a_small_partition_moving() -> None:
-    """B223: its share of 100 would be 0.01; by default it gets one record, more when that is asked for."""
+    """B223: its share of 100 would be 0.01; by default it gets one record, or more on request."""
     lags = {"large": 1_000_000, "small": 100}
     assert Pacing(1_000).budget(estimated(100), lags) == {"large": 99, "small": 1}
     pacing = Pacing(1_000, min_rate_per_partition=20)
@@ -179,7 +179,7 @@ _RATE = st.floats(0.01, 1e7)
 def test_a_budget_keeps_all_its_bounds(
     lags: dict[int, int], rate: float | None, most: float | None, least: float, target_ms: int
 ) -> None:
-    """B220, B223, B283: under lag and cap, over the minimum, and together no more than the rate allows."""
+    """B220, B223, B283: below lag and cap, above the minimum, and together no more than the rate allows."""
     pacing = Pacing(target_ms, max_rate_per_partition=most, min_rate_per_partition=least)
     budget = pacing.budget(PaceState() if rate is None else estimated(rate), lags)
     if budget is None:
@@ -199,7 +199,7 @@ def test_a_budget_keeps_all_its_bounds(
 
 @given(_LAGS.filter(lambda lags: len(lags) > 1), _RATE)
 def test_who_has_more_waiting_gets_no_less(lags: dict[int, int], rate: float) -> None:
-    """B220: by lag."""
+    """B220: shares follow the lag."""
     budget = SECOND.budget(estimated(rate), lags)
     assert budget is not None
     in_order = sorted(lags, key=lambda each: lags[each])

@@ -1,4 +1,4 @@
-"""Simulated streams: how soon batches take as long as they should after a load or a consumer has changed."""
+"""Simulated streams: how soon batches reach their target duration after a change of load or speed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AT_MOST = 6
 
 @dataclass(frozen=True)
 class Phase:
-    """So many batches with this much arriving and this much possible, in records per second."""
+    """So many batches with this arrival rate and this possible speed, in records per second."""
 
     batches: int
     load: float
@@ -57,7 +57,7 @@ class Ours:
 
 
 class Sparks:
-    """Spark's estimator alone: lateness without bound, and every batch counts."""
+    """Spark's estimator alone: its lateness is unbounded, and every batch counts."""
 
     def __init__(self) -> None:
         self.pid = SparkPid(TARGET_MS, 1.0, 0.2, 0.0, 100.0)
@@ -73,7 +73,7 @@ class Sparks:
 def run(
     controller: Controller, phases: Sequence[Phase], *, overhead_ms: float, jitter: float = 0.0
 ) -> list[list[Batch]]:
-    """The batches of each phase. One begins at its tick, or at once when the one before ran past it."""
+    """Return the batches of each phase. One begins at its tick, or at once if the previous overran it."""
     chance = random.Random(7)
     history: list[list[Batch]] = []
     backlog, now_ms, due_ms = 0.0, 0.0, 0.0
@@ -95,7 +95,7 @@ def run(
 
 
 def batches_to_settle(batches: Sequence[Batch]) -> int:
-    """After how many batches all that follow are on target."""
+    """Return the number of batches before all that follow are on target."""
     return max((number for number, batch in enumerate(batches, 1) if not batch.is_on_target), default=0)
 
 
@@ -111,7 +111,7 @@ def ours() -> Ours:
 
 @CONDITIONS
 def test_a_tenfold_load_settles_within_six_batches_and_then_drains(overhead_ms: int, jitter: float) -> None:
-    """D26: more than can be done; batches take their time and no longer, and the rest waits in Kafka."""
+    """D26: it is more than can be done; batches take their time and no more, and the rest waits in Kafka."""
     flood, ebb = replace(CALM, load=10_000, batches=20), replace(CALM, batches=60)
     before, during, after = run(ours(), [CALM, flood, ebb], overhead_ms=overhead_ms, jitter=jitter)
     assert batches_to_settle(during) <= AT_MOST
@@ -123,7 +123,7 @@ def test_a_tenfold_load_settles_within_six_batches_and_then_drains(overhead_ms: 
 
 @CONDITIONS
 def test_a_consumer_five_times_slower_settles_within_six_batches(overhead_ms: int, jitter: float) -> None:
-    """D26: the batch that meets the change is too long, the next are not; with the speed they grow again."""
+    """D26: the batch that meets the change is too long, the next are not; they grow with the speed."""
     busy = Phase(15, load=8_000, speed=8_000)
     slow, again = replace(busy, speed=1_600), Phase(120, load=1_000, speed=8_000)
     _, during, after = run(ours(), [busy, slow, again], overhead_ms=overhead_ms, jitter=jitter)
@@ -135,14 +135,14 @@ def test_a_consumer_five_times_slower_settles_within_six_batches(overhead_ms: in
 
 @CONDITIONS
 def test_the_pace_does_not_swing(overhead_ms: int, jitter: float) -> None:
-    """Once on target, a steady overload gives steady batches: no swing from long to short and back."""
+    """Once on target, a steady overload gives steady batches, without swings between long and short."""
     (batches,) = run(ours(), [Phase(60, load=20_000, speed=8_000)], overhead_ms=overhead_ms, jitter=jitter)
     settled = [batch.duration_ms for batch in batches[20:]]
     assert max(settled) - min(settled) <= TARGET_MS * (0.02 + 4 * jitter)
 
 
 def test_a_quiet_time_does_not_make_the_next_burst_crawl() -> None:
-    """Ten records a second for a while, then plenty: the speed from before the quiet is still known."""
+    """Ten records a second for a while, then many: the speed from before the quiet time is still known."""
     busy, quiet = Phase(10, load=9_000, speed=8_000), Phase(40, load=10, speed=8_000)
     burst = replace(busy, batches=3)
     *_, quiet_batches, batches = run(ours(), [busy, quiet, burst], overhead_ms=200)
@@ -153,7 +153,7 @@ def test_a_quiet_time_does_not_make_the_next_burst_crawl() -> None:
 
 
 def test_lateness_without_bound_throws_the_rate_to_its_minimum() -> None:
-    """The reason for the bound: one batch ten times too long, and the one after next holds 100 records."""
+    """The reason for the bound: one batch ten times too long, and the one after next has 100 records."""
     busy = Phase(15, load=80_000, speed=80_000)
     slow = replace(busy, speed=8_000)
     _, ours_batches = run(ours(), [busy, slow], overhead_ms=200)
@@ -164,7 +164,7 @@ def test_lateness_without_bound_throws_the_rate_to_its_minimum() -> None:
 
 
 def test_waiting_counted_as_processing_holds_the_rate_down_for_ever() -> None:
-    """Why the caller must measure work alone: a fast consumer would look as slow as its ticks."""
+    """This is why the caller must measure only work: a fast consumer would look as slow as its ticks."""
     pacing = Pacing(TARGET_MS, initial_rate=500)
     honest = waiting = PaceState()
     for number in range(1, 11):

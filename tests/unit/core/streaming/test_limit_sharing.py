@@ -33,12 +33,12 @@ LARGEST = 2**63 - 1
 def test_a_limit_is_shared_by_lag_and_rounded_as_spark_does(
     limit: int, sizes: list[int], shares: list[int]
 ) -> None:
-    """B037: in proportion to the backlog, rounded down, but whoever has something gets one."""
+    """B037: in proportion to the backlog, rounded down, but a partition with records gets at least one."""
     assert list(share_by_lag(limit, dict(enumerate(sizes))).values()) == shares
 
 
 def test_the_largest_limit_takes_everything_and_does_not_overflow() -> None:
-    """B040: the largest 64-bit number as a limit is no limit."""
+    """B040: the largest 64-bit number as a limit means no limit."""
     sizes = {"a": 5, "b": 2**62, "c": LARGEST}
     assert share_by_lag(LARGEST, {"a": 5, "b": 7}) == {"a": 5, "b": 7}
     shares = share_by_lag(LARGEST, sizes)

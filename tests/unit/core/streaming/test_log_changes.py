@@ -1,4 +1,4 @@
-"""What has happened to a log since a position, and how far the next batch goes: decided without any I/O."""
+"""What has happened to a log since a position, and how far the next batch goes, decided without any I/O."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def see(
 def doubt(
     position: StreamPosition, view: TopicView, latest: Mapping[TopicPartition, int]
 ) -> tuple[Set[TopicPartition], Mapping[TopicPartition, int]]:
-    """Whose start is asked for, and the ends of which epochs, when topics and ends are known."""
+    """Return whose start to ask for, and the ends of which epochs, when topics and ends are known."""
     look = LogLook(T, position, {}, {}, {"t": view}, tuple(latest), latest, agrees=True)
     asked = find_questions(look)
     return asked.earliest, asked.epochs
@@ -77,7 +77,7 @@ def test_a_stream_goes_on_where_it_stands_and_to_the_ends_there_are() -> None:
 
 
 def test_an_idle_stream_keeps_its_very_position() -> None:
-    """B026, T48: the same object, so the same text, so no batch."""
+    """B026, T48: it is the same object, so the text is the same, and there is no batch."""
     position = at({T0: 5, T1: 7})
     assert take(chart(T, position, see({T0: 5, T1: 7}))) is position
 
@@ -101,7 +101,7 @@ def test_the_first_end_carries_where_the_stream_began() -> None:
 def test_a_later_end_carries_no_start_that_the_position_before_tells() -> None:
     first = at({T0: 9, T1: 7}, starts={T0: 5, T1: 7})
     end = take(chart(T, first, see({T0: 12, T1: 7}, earliest={T0: 0})))
-    assert end.starts == {T1: 7}  # nothing of it has been read: still where it began
+    assert end.starts == {T1: 7}  # nothing of it has been read, so it still has its start
 
 
 def test_a_new_partition_is_read_from_its_first_offset() -> None:
@@ -138,7 +138,7 @@ def without_ids(view: TopicView) -> TopicView:
 
 @pytest.mark.parametrize("end", [2, 9])
 def test_without_topic_ids_epochs_that_begin_anew_tell_a_topic_made_anew(end: int) -> None:
-    """Whether it ends before the position or after it, all of it is read, from its beginning."""
+    """Whether it ends before the position or after it, all of it is read from its beginning."""
     position = replace(at({T0: 5, T1: 7}), topic_ids={})
     topics = [without_ids(topic(2, epoch=0))]
     assert doubt(position, topics[0], {T0: end, T1: end}) == ({T0, T1}, {})
@@ -153,7 +153,7 @@ def test_without_topic_ids_epochs_that_begin_anew_tell_a_topic_made_anew(end: in
 
 
 def test_without_topic_ids_a_topic_made_anew_and_still_empty_is_told_once() -> None:
-    """What was read of the old one is nothing, so only its epochs differ; they are stored."""
+    """Nothing of the new topic has been read, so only its epochs differ; they are stored."""
     position = replace(at({T0: 0}), topic_ids={})
     view = see({T0: 0}, earliest={T0: 0}, topics=[without_ids(topic(1, epoch=0))])
     end = take(chart(T, position, view))
@@ -162,7 +162,7 @@ def test_without_topic_ids_a_topic_made_anew_and_still_empty_is_told_once() -> N
 
 
 def test_with_a_topic_id_that_stays_lower_epochs_are_the_same_topic() -> None:
-    """The id knows better: the brokers' metadata came from a backup."""
+    """The id is more reliable: the brokers' metadata came from a backup."""
     view = see({T0: 9}, earliest={T0: 0}, topics=[topic(1, epoch=0)])
     course = chart(T, at({T0: 5}), view)
     assert (course.begins, course.losses) == ({T0: 5}, ())
@@ -172,13 +172,13 @@ def test_with_a_topic_id_that_stays_lower_epochs_are_the_same_topic() -> None:
 
 
 def test_a_cap_is_shared_by_what_waits() -> None:
-    """B037, F27: rounded down, but nobody who has something gets nothing."""
+    """B037, F27: rounded down, but a partition with records always gets some."""
     course = chart(T, at({T0: 0, T1: 0, T2: 0}), see({T0: 1000, T1: 10, T2: 0}, earliest={T0: 0, T1: 0}))
     assert take(course, share_budget(course, [50], None)).offsets == {T0: 49, T1: 1, T2: 0}
 
 
 def test_the_largest_cap_does_not_overflow() -> None:
-    """B040: 64 bits of records are all there are."""
+    """B040: there are at most 64 bits of records."""
     course = chart(T, at({T0: 2**62}), see({T0: 2**62 + 7}, earliest={T0: 0}))
     assert take(course, share_budget(course, [2**63 - 1], None)).offsets == {T0: 2**62 + 7}
 
@@ -195,7 +195,7 @@ def test_the_tightest_limit_wins_in_each_partition() -> None:
 
 
 def test_a_batch_waits_for_its_minimum_but_not_for_ever() -> None:
-    """B038, B039: the first never waits; the delay counts from the batch before."""
+    """B038, B039: the first never waits; the delay counts from the previous batch."""
     course = chart(T, at({T0: 0}), see({T0: 9}, earliest={T0: 0}))
     assert holds_back(course, 10, 999, 1000)
     assert not holds_back(course, 10, 1000, 1000)
@@ -209,7 +209,7 @@ def test_a_batch_waits_for_its_minimum_but_not_for_ever() -> None:
 
 @pytest.mark.parametrize("end", [2, 50])
 def test_a_recreated_topic_is_noticed_whether_its_end_is_lower_or_higher(end: int) -> None:
-    """T10, T11, B052: and the new one is read from its beginning, not from the old offset."""
+    """T10, T11, B052: the new one is read from its beginning, not from the old offset."""
     view = see({T0: end}, earliest={T0: 1}, topics=[topic(1, topic_id=OTHER_ID)])
     course = chart(T, at({T0: 5}), view, known_ends={T0: 8})
     assert conditions(course) == [
@@ -221,7 +221,7 @@ def test_a_recreated_topic_is_noticed_whether_its_end_is_lower_or_higher(end: in
 
 
 def test_a_recreated_topic_with_nothing_in_it_is_remembered_as_the_new_one() -> None:
-    """T10: or the next batch would call it recreated again."""
+    """T10: otherwise the next batch would call it recreated again."""
     view = see({T0: 0}, earliest={T0: 0}, topics=[topic(1, topic_id=OTHER_ID)])
     after = take(chart(T, at({T0: 0}), view))
     assert after.topic_ids == {"t": OTHER_ID}
@@ -229,7 +229,7 @@ def test_a_recreated_topic_with_nothing_in_it_is_remembered_as_the_new_one() -> 
 
 
 def test_a_truncated_log_goes_on_at_the_cut() -> None:
-    """T12: the rows behind the cut are other rows and were never read."""
+    """T12: the rows behind the cut are different rows and were never read."""
     view = see({T0: 9}, earliest={T0: 0}, epoch_ends={T0: 4}, topics=[topic(1, epoch=7)])
     course = chart(T, at({T0: 6}), view)
     assert conditions(course) == [("LOG_TRUNCATED", "t-0", 4, 6)]
@@ -248,13 +248,13 @@ def test_offsets_that_aged_out_are_lost_up_to_where_the_log_begins() -> None:
 
 
 def test_a_log_that_aged_out_altogether_still_moves_the_position() -> None:
-    """Or the same loss would be found again at every trigger, each time a little longer."""
+    """Otherwise the same loss would be found again at every trigger, each time a little longer."""
     after = take(chart(T, at({T0: 2}), see({T0: 6}, earliest={T0: 6})))
     assert after.offsets == {T0: 6}
 
 
 def test_an_end_that_went_back_is_doubted_and_never_becomes_an_end() -> None:
-    """B063, T13: nothing is read twice, whatever a broker that is behind says."""
+    """B063, T13: nothing is read twice, whatever a lagging broker says."""
     position = at({T0: 8})
     course = chart(T, position, see({T0: 5}, earliest={T0: 0}))
     assert conditions(course) == [("PARTITION_OFFSET_CHANGED", "t-0", 5, 8)]
@@ -263,14 +263,14 @@ def test_an_end_that_went_back_is_doubted_and_never_becomes_an_end() -> None:
 
 
 def test_an_end_that_went_back_behind_the_position_is_a_loss_of_what_was_seen() -> None:
-    """T13: those rows were there, were not read, and are not there any more."""
+    """T13: those rows existed, were not read, and no longer exist."""
     course = chart(T, at({T0: 3}), see({T0: 5}, earliest={T0: 0}), known_ends={T0: 9})
     assert conditions(course) == [("PARTITION_OFFSET_CHANGED", "t-0", 5, 9)]
     assert take(course).offsets == {T0: 5}
 
 
 def test_a_partition_that_is_gone_is_told_with_what_it_last_held_and_keeps_its_position() -> None:
-    """B061, F37, T14: should it only be hidden for a moment, nothing is read twice."""
+    """B061, F37, T14: if it was only hidden for a moment, nothing is read twice."""
     selection = SelectPattern(TopicPattern(".*"))
     other = TopicPartition("u", 0)
     position = StreamPosition({T0: 5, other: 1}, {"t": ID, "u": OTHER_ID}, {T0: 3})
@@ -280,7 +280,7 @@ def test_a_partition_that_is_gone_is_told_with_what_it_last_held_and_keeps_its_p
     assert course.doubts
     after = take(course)
     assert (after.offsets, after.gone) == ({other: 4}, {T0: 5})
-    assert chart(selection, after, view).losses == ()  # told once, not at every trigger or restart
+    assert chart(selection, after, view).losses == ()  # reported once, not at every trigger or restart
     assert (after.topic_ids, after.leader_epochs[T0]) == ({"t": ID, "u": OTHER_ID}, 3)
     back = see({T0: 7, other: 4}, earliest={T0: 0}, topics=[topic(1), topic(1, name="u", topic_id=OTHER_ID)])
     assert take(chart(selection, after, back)).offsets == {T0: 7, other: 4}
@@ -372,26 +372,26 @@ def targets(offsets: Mapping[TopicPartition, int], topic_id: bytes = ID) -> Stre
 
 
 def test_available_now_never_goes_past_the_ends_it_fixed() -> None:
-    """B033: what came later, and partitions that came later, wait for the next run."""
+    """B033: later records and later partitions wait for the next run."""
     course = chart(T, at({T0: 0}), see({T0: 50, T1: 5}, earliest={T0: 0, T1: 0}))
     assert take(aim(course, targets({T0: 9}))).offsets == {T0: 9}
 
 
 def test_available_now_is_over_when_its_ends_are_reached() -> None:
-    """T47: the position comes back, and Spark ends the query."""
+    """T47: it returns the same position, and Spark ends the query."""
     position = at({T0: 9})
     assert take(aim(chart(T, position, see({T0: 50}, earliest={T0: 0})), targets({T0: 9}))) is position
 
 
 def test_available_now_names_both_sets_when_a_partition_is_lost() -> None:
-    """B034: an error whatever the loss option says."""
+    """B034: it is an error whatever the loss option says."""
     course = chart(T, at({T0: 0, T1: 0}), see({T0: 5}, earliest={T0: 0}))
     with pytest.raises(DataLossError, match=r"AVAILABLE_NOW_PARTITIONS_LOST.*t-0, t-1; .*is t-0\."):
         aim(course, targets({T0: 5, T1: 5}))
 
 
 def test_available_now_leaves_a_partition_lost_before_it_began_to_the_loss_option() -> None:
-    """T47: this run was never to read it; an error here would come back at every run."""
+    """T47: this run was never going to read it; an error here would come back at every run."""
     course = aim(chart(T, at({T0: 0, T1: 3}), see({T0: 5}, earliest={T0: 0})), targets({T0: 5}))
     assert [(loss.condition, loss.partition) for loss in course.losses] == [("PARTITIONS_DELETED", 1)]
     end = take(course)
@@ -399,20 +399,20 @@ def test_available_now_leaves_a_partition_lost_before_it_began_to_the_loss_optio
 
 
 def test_available_now_keeps_the_position_of_a_partition_that_was_hidden_when_it_began() -> None:
-    """T14: it is not in this run's ends; forgotten, it would be read again from its first row."""
+    """T14: it is not among this run's ends; if forgotten, it would be read again from its first row."""
     course = chart(T, at({T0: 0, T1: 3}), see({T0: 5, T1: 9}, earliest={T0: 0, T1: 0}))
     assert take(aim(course, targets({T0: 5}))).offsets == {T0: 5, T1: 3}
 
 
 def test_available_now_may_start_after_its_ends() -> None:
-    """B033: rows came between the look at the ends and the one for `latest`; none of them is to be read."""
+    """B033: rows came between the looks at the ends and at `latest`; none of them is to be read."""
     position = at({T0: 7})
     assert take(aim(chart(T, position, see({T0: 8}, earliest={T0: 0})), targets({T0: 5}))) is position
 
 
 @pytest.mark.parametrize(("end", "topic_id"), [(4, ID), (9, OTHER_ID)])
 def test_available_now_shows_both_offsets_when_the_log_shrank(end: int, topic_id: bytes) -> None:
-    """B035, T47: it would never reach the end it fixed, or reach another log's."""
+    """B035, T47: it would never reach its fixed end, or would reach another log's."""
     course = chart(T, at({T0: 0}), see({T0: end}, earliest={T0: 0}))
     with pytest.raises(DataLossError, match=rf"AVAILABLE_NOW_END_WENT_BACK.*up to 5.*ends at {end}"):
         aim(course, targets({T0: 5}, topic_id))
@@ -471,6 +471,6 @@ def _selections() -> list[Selection]:
 
 @pytest.mark.parametrize("selection", _selections())
 def test_a_restart_may_change_how_partitions_are_selected(selection: Selection) -> None:
-    """The position knows partitions, not how they were found."""
+    """A position stores partitions, not how they were found."""
     course = chart(selection, at({T0: 5, T1: 7}), see({T0: 6, T1: 8}, earliest={T0: 0, T1: 0}))
     assert (take(course).offsets, course.losses) == ({T0: 6, T1: 8}, ())

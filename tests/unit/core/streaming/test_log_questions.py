@@ -1,4 +1,4 @@
-"""What a stream asks its log at a trigger, and what follows from the answers: decided without any I/O."""
+"""What a stream asks its log at a trigger, and what follows from the answers, decided without any I/O."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def survey(
     selection: Selection = T,
     settled: Mapping[tuple[TopicPartition, int, int | None, bytes | None], int] | None = None,
 ) -> tuple[list[StreamQuestions], Course]:
-    """All that is asked, but for nothing, and the course."""
+    """Return all questions that were asked, without empty ones, and the course."""
     asked, known = list[StreamQuestions](), LogLook(selection, position, {}, settled or {})
     while True:
         questions = find_questions(known)
@@ -44,7 +44,7 @@ def survey(
 
 
 def see(end: int, *leaders: int) -> Callable[[StreamQuestions], StreamView]:
-    """A log whose leader is another one at each look; the last one stays."""
+    """Return a log that has another leader at each look, ending with the last one."""
     left = list(leaders)
 
     def answer(asked: StreamQuestions) -> StreamView:
@@ -65,7 +65,7 @@ def test_an_idle_stream_asks_for_its_topics_and_their_ends_and_no_more() -> None
 
 
 def test_an_end_with_news_is_kept_with_the_leader_it_was_reported_under() -> None:
-    """Another leader than before the ends: they are asked for again, under that one."""
+    """The leader changed after the ends were asked for, so they are asked for again under the new one."""
     asked, course = survey(see(9, 3, 4))
     assert asked == [
         StreamQuestions(topics=("t",)),

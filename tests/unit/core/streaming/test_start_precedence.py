@@ -1,4 +1,4 @@
-"""The order of starts: one table of every combination, and what happens to the stored position besides."""
+"""The precedence of starts: one table of every combination, and the rest of the stored position."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ T0, T1, T2, U0 = (
 )
 ID = b"\x01" * 16
 
-# One partition; who says something about it, and whom it follows. `other`: the stream has run before, but
-# what is stored is about another partition: then the rule decides nothing, and the run finds the partition.
+# For one partition: who specifies a start for it, and which specification wins. `other`: the stream has run
+# before, but the stored position is about another partition. Then the rule decides nothing, and the run finds
+# the partition.
 FORCED, STORED, EXPLICIT, BY_RULE = 10, 20, 30, 50
 ORDER: list[tuple[bool, str, bool, int | None, Origin | None, int | None]] = [
     # forced, stored, explicit, rule, -> origin, offset
@@ -73,7 +74,7 @@ def test_the_table_has_every_combination() -> None:
 
 
 def test_each_partition_is_decided_by_itself() -> None:
-    """C19: one without a stored position sends no other back, and the rule skips nothing of it."""
+    """C19: one without a stored position sends no other back, and the rule skips none of its records."""
     choice = choose_start(
         forced={U0: 4},
         stored=StreamPosition({T0: 5, T1: 7, U0: 9}, {"t": ID, "u": ID}, {T0: 3, U0: 2}),
@@ -90,7 +91,7 @@ def test_each_partition_is_decided_by_itself() -> None:
 
 
 def test_rule_none_names_every_partition_that_has_no_start() -> None:
-    """C7: an error, with what to do, and all of them at once."""
+    """C7: the error says what to do, and names all of them at once."""
     with pytest.raises(OffsetStoreError, match=r"NO_STORED_OFFSET.* t-1, u-0, .*expired") as caught:
         choose_start(forced={T0: 1}, stored=None, explicit={}, by_rule={T1: None, U0: None})
     assert caught.value.facts["partitions"] == ["t-1", "u-0"]
@@ -108,7 +109,7 @@ def test_a_new_partition_without_a_known_start_is_no_guess() -> None:
 
 
 def test_what_is_stored_of_other_partitions_stays() -> None:
-    """Whether they are gone is decided against the log; a position that was dropped here would hide it."""
+    """Whether they are gone is decided by the log; dropping a position here would hide the loss."""
     stored = StreamPosition({T0: 5, T1: 6}, {"t": ID}, {T1: 1}, starts={T0: 2}, gone={T2: 8})
     choice = choose_start(forced={}, stored=stored, explicit={T2: 1}, by_rule={})
     assert choice.position == StreamPosition({T0: 5, T1: 6}, {"t": ID}, {T1: 1}, gone={T2: 8})

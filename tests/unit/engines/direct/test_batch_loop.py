@@ -1,4 +1,4 @@
-"""The loop of a direct stream over a log in memory: what is planned, stored, tried again and told."""
+"""The loop of a direct stream over a log in memory: what is planned, stored, retried and reported."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Source:
 
 @dataclass
 class World:
-    """One stream over one log; `run` runs it once, as a program that ends then."""
+    """One stream over one log; `run` runs it once, like a program that ends afterwards."""
 
     log: MemoryLog
     store: MemoryOffsetStore = field(default_factory=MemoryOffsetStore)
@@ -74,7 +74,7 @@ class World:
         is_written: Callable[[Any, Any], bool] = lambda _before, _end: False,
         **options: object,
     ) -> list[int]:
-        """The sizes of this run's batches."""
+        """Run the stream and return the sizes of this run's batches."""
         parsed = make_options(conf or {}, reset, starting or {}, options)
         stream = parsed.stream
         pace = None if stream.pacing is None else DirectPace(stream.pacing, learns=stream.learns)
@@ -150,7 +150,7 @@ def test_without_limits_the_first_batch_takes_all_and_the_second_is_empty(world:
 
 
 def test_max_poll_records_bounds_nothing(world: World) -> None:
-    """D25, I30: the batch has the same size with it."""
+    """D25, I30: the batch has the same size with or without it."""
     parsed = parse_direct_options(
         Subscribe("t"),
         {"bootstrap.servers": "b:9092", "max.poll.records": 1},
@@ -219,7 +219,7 @@ def test_a_failing_batch_is_tried_again_with_the_same_ranges(world: World) -> No
 
 
 def test_what_an_attempt_has_set_is_called_once_when_a_later_one_finds_the_batch_done(world: World) -> None:
-    """A COMMIT that was not answered: the attempt that made the results failed, and the next makes none."""
+    """A COMMIT was not answered: the attempt that made the results failed, and the next makes none."""
     told: list[tuple[str, int]] = []
     attempts: list[int] = []
 
@@ -232,14 +232,14 @@ def test_what_an_attempt_has_set_is_called_once_when_a_later_one_finds_the_batch
         assert world.told[-1][0] == "started"
         return None
 
-    answers = [True, False]  # of the attempts after the first
+    answers = [True, False]  # for the attempts after the first
     world.run(work, empty=True, batches=2, is_written=lambda _before, _end: bool(attempts) and answers.pop(0))
     assert attempts == [0, 1]
     assert told == [("results", 2)], "nothing of one batch is left for the next"
 
 
 def test_what_a_failed_attempt_has_set_is_not_called_for_a_later_one_that_sets_nothing(world: World) -> None:
-    """The results are the later attempt's: a function of the first would tell of those that never were."""
+    """The results are the later attempt's; the first one's function would report some that never existed."""
     told: list[BatchReport] = []
 
     def work(batch: Batch) -> None:
@@ -253,7 +253,7 @@ def test_what_a_failed_attempt_has_set_is_not_called_for_a_later_one_that_sets_n
 
 
 def test_a_batch_that_fails_too_often_ends_the_stream_and_its_offsets_are_not_stored(world: World) -> None:
-    """D19, H7, G4: planned and committed positions are two things."""
+    """D19, H7, G4: planned and committed positions are different things."""
 
     def work(_batch: Batch) -> None:
         raise ValueError("never")
@@ -277,7 +277,7 @@ def test_an_error_that_cannot_pass_is_not_tried_again(world: World) -> None:
 
 
 def test_at_most_once_stores_before_the_work_and_never_repeats(world: World) -> None:
-    """G3, C1: what failed is lost, as the mode says."""
+    """G3, C1: a failed batch is lost, as the mode says."""
 
     def work(_batch: Batch) -> None:
         assert world.stored() == {T0: 10, T1: 4, T2: 1}
@@ -308,7 +308,7 @@ def test_a_restart_goes_on_where_the_store_says_and_a_given_start_is_ignored_the
 
 
 def test_one_partition_without_a_position_does_not_send_the_others_back(world: World) -> None:
-    """C19: a partition added later starts at its own beginning, alone."""
+    """C19: a partition added later starts at its own beginning, and no other partition moves."""
     world.run()
     world.log.add_partitions("t", 4)
     world.log.append("t", 3, value=b"new", timestamp_ms=1)
@@ -319,7 +319,7 @@ def test_one_partition_without_a_position_does_not_send_the_others_back(world: W
 
 
 def test_partitions_that_appear_while_it_runs_are_included(world: World) -> None:
-    """D11: found by the next batch, from their first offset."""
+    """D11: the next batch finds them and reads from their first offset."""
 
     def work(batch: Batch) -> None:
         if batch.id == 0:
@@ -330,14 +330,14 @@ def test_partitions_that_appear_while_it_runs_are_included(world: World) -> None
 
 
 def test_a_seek_overrules_what_is_stored(world: World) -> None:
-    """B19, C18: also backwards."""
+    """B19, C18: even backwards."""
     world.run()
     assert world.run(seek={T0: At(7), T1: Earliest()}) == [7]
     assert world.stored() == {T0: 10, T1: 4, T2: 1}
 
 
 def test_a_start_after_the_end_is_an_error_with_facts(world: World) -> None:
-    """D16: never a range that runs backwards."""
+    """D16: it never makes a range that runs backwards."""
     with pytest.raises(OptionError) as raised:
         world.run(seek={T0: At(99)})
     assert raised.value.facts == {"partition": "t-0", "start": 99, "end": 10}
@@ -349,7 +349,7 @@ def test_a_start_after_the_end_is_an_error_with_facts(world: World) -> None:
 
 
 def test_a_batch_can_be_committed_only_while_it_runs(world: World) -> None:
-    """D34, T31: kept outside and committed later it raises."""
+    """D34, T31: a batch that was kept and committed later raises an error."""
     kept = []
 
     def work(batch: Batch) -> None:
@@ -368,7 +368,7 @@ def test_a_batch_can_be_committed_only_while_it_runs(world: World) -> None:
 
 
 def test_a_manual_batch_that_is_never_committed_stores_nothing(world: World) -> None:
-    """C2, C24: direct mode stores nothing by itself."""
+    """C2, C24: direct mode stores nothing on its own."""
     assert world.run(manual=True) == [15]
     assert world.stored() == {T0: 0, T1: 0, T2: 0}
     assert world.run(manual=True) == [15]
@@ -393,14 +393,14 @@ def test_this_store_commits_only_synchronously_and_says_so(world: World) -> None
 
 
 def test_storing_is_timed_inside_the_batch(world: World) -> None:
-    """C23: the report has what storing cost."""
+    """C23: the report shows how long storing took."""
     world.run(lambda batch: batch.commit(), manual=True)
     report = world.told[-1][1]
     assert report.storing_ms > 0
 
 
 def test_a_report_counts_each_range_once_and_cannot_be_changed(world: World) -> None:
-    """D18, D41, B217: text without empty ranges; submitted, started and completed agree."""
+    """D18, D41, B217: the text has no empty ranges; the counts submitted, started and completed agree."""
     world.run()
     counts = {event: report.offsets for event, report in world.told}
     assert counts == {"submitted": 15, "started": 15, "completed": 15}
@@ -415,7 +415,7 @@ def test_a_report_counts_each_range_once_and_cannot_be_changed(world: World) -> 
 
 
 def test_a_batch_begins_only_when_the_one_before_is_stored(world: World) -> None:
-    """G18: one after another, commits only grow."""
+    """G18: batches come one after another, and commits only grow."""
     world.run(maxOffsetsPerTrigger=4)
     order = [(report.id, event) for event, report in world.told]
     assert order == sorted(order, key=lambda each: each[0])
@@ -424,7 +424,7 @@ def test_a_batch_begins_only_when_the_one_before_is_stored(world: World) -> None
 
 
 def test_a_stored_stream_that_lost_all_its_offsets_is_an_error(world: World) -> None:
-    """T36: never a silent fresh start; a seek, as the error advises, is one on purpose."""
+    """T36: it never silently starts afresh; a seek, as the error advises, starts afresh deliberately."""
     world.store.save("s", StreamPosition({}))
     with pytest.raises(OffsetStoreError) as raised:
         world.run()
@@ -434,7 +434,7 @@ def test_a_stored_stream_that_lost_all_its_offsets_is_an_error(world: World) -> 
 
 @pytest.mark.parametrize("manual", [False, True])
 def test_a_log_that_was_cut_off_is_gone_on_with_where_it_was_cut(world: World, manual: bool) -> None:
-    """An unclean election, with failOnDataLoss=false: the store takes a position before the one it had."""
+    """After an unclean election, with failOnDataLoss=false, the store accepts an earlier position."""
 
     def work(batch: Batch) -> None:
         if manual:
@@ -450,14 +450,14 @@ def test_a_log_that_was_cut_off_is_gone_on_with_where_it_was_cut(world: World, m
 
 
 def test_a_log_that_was_gone_and_comes_back_cut_off_goes_back_as_well() -> None:
-    """A Kafka group keeps what was committed for it and would refuse the place where it was cut."""
+    """A Kafka group keeps what was committed for it and would refuse the place where the log was cut."""
     gone = StreamPosition({T1: 4}, gone={T0: 10})
     assert goes_back(gone, StreamPosition({T0: 8, T1: 4}))
     assert not goes_back(gone, StreamPosition({T0: 10, T1: 4}))
 
 
 def test_a_clock_that_is_set_back_holds_nothing_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next batch comes after one interval, not when the clock has caught up an hour later."""
+    """The next batch comes after one interval, not an hour later when the clock has caught up."""
     waits: list[float] = []
 
     class Switch(StopSwitch):
@@ -473,7 +473,7 @@ def test_a_clock_that_is_set_back_holds_nothing_up(world: World, monkeypatch: py
 
 
 def test_reset_none_needs_a_start_for_every_partition(world: World) -> None:
-    """D12, C7, B214: without one the error surfaces; with explicit ones it does not."""
+    """D12, C7, B214: without a start the error surfaces; with explicit ones it does not."""
     with pytest.raises(OffsetStoreError) as raised:
         world.run(reset="none", starting={("t", 0): 1})
     assert raised.value.condition == "NO_STORED_OFFSET"
@@ -489,14 +489,14 @@ def test_the_largest_offset_skips_old_rows(world: World) -> None:
 
 
 def test_earliest_is_the_start_of_the_log_not_zero(world: World) -> None:
-    """C5, C20: after retention."""
+    """C5, C20: as it is after retention."""
     world.log.truncate_before("t", 0, 6)
     assert world.run() == [9]
     assert world.batches[0][0] == OffsetRange("t", 0, 6, 10)
 
 
 def test_what_aged_out_while_the_stream_was_down_is_reported(world: World) -> None:
-    """C20: an error, or a loss that is stepped over and told."""
+    """C20: it is an error, or a loss that is stepped over and reported."""
     world.run(maxOffsetsPerTrigger=3, batches=1)
     world.log.truncate_before("t", 0, 8)
     with pytest.raises(DataLossError):
@@ -507,7 +507,7 @@ def test_what_aged_out_while_the_stream_was_down_is_reported(world: World) -> No
 def test_a_batch_without_records_says_nothing_about_speed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is over in no time; with the records of the batch before it would look like a very fast one."""
+    """It takes no time, so with the records of the previous batch it would look like a very fast one."""
     seen: list[object] = []
     monkeypatch.setattr(DirectPace, "observe", lambda self, *given: seen.append(given))
     assert world.run(conf={"spark.streaming.backpressure.enabled": "true"}, batches=3, empty=True) == [
@@ -519,7 +519,7 @@ def test_a_batch_without_records_says_nothing_about_speed(
 
 
 def test_backpressure_makes_batches_smaller_when_work_is_slow_and_bigger_when_it_is_fast() -> None:
-    """D26, B220, B221, I1: shrinks, then recovers; the cap is never passed."""
+    """D26, B220, B221, I1: they shrink, then recover; the cap is never exceeded."""
     options = make_options(
         {"spark.streaming.backpressure.enabled": "true"}, "earliest", {}, {"maxRatePerPartition": 600}
     )
@@ -544,7 +544,7 @@ def test_backpressure_makes_batches_smaller_when_work_is_slow_and_bigger_when_it
 
 
 def test_a_stream_that_is_asked_to_stop_finishes_its_batch(world: World) -> None:
-    """D30, G18: the running batch is stored, no other begins."""
+    """D30, G18: the running batch is stored, and no other begins."""
     switch = StopSwitch()
 
     def work(_batch: Batch) -> None:
@@ -556,7 +556,7 @@ def test_a_stream_that_is_asked_to_stop_finishes_its_batch(world: World) -> None
 
 
 class Counting:
-    """A source that notes what views are asked; records are never read here."""
+    """A source that counts what views are asked; records are never read here."""
 
     def __init__(self, log: MemoryLog) -> None:
         self.log, self.asked = log, []  # type: ignore[var-annotated]
@@ -582,7 +582,7 @@ class Asked:
 
 
 def test_looking_moves_nothing_and_ends_come_from_the_brokers(world: World) -> None:
-    """D8, D9, D10, D15, B228, B21: positions are the same before and after; nothing is read or joined."""
+    """D8, D9, D10, D15, B228, B21: positions stay the same; nothing is read, and no group is joined."""
     source = Counting(world.log)
     options = make_options({}, "earliest", {("t", 1): 2}, {})
     watch = StreamWatch(options.stream, source)
@@ -599,7 +599,7 @@ def test_looking_moves_nothing_and_ends_come_from_the_brokers(world: World) -> N
 
 @pytest.mark.parametrize(("failures", "works"), [(1, True), (2, False)])
 def test_a_look_up_is_tried_again_as_often_as_said(world: World, failures: int, works: bool) -> None:
-    """D22, I34: one retry, as the setting says."""
+    """D22, I34: it is retried once, as the setting says."""
     source = Counting(world.log)
     options = make_options({"spark.streaming.kafka.maxRetries": "1"}, "earliest", {}, {})
     watch = StreamWatch(options.stream, source)
@@ -613,16 +613,16 @@ def test_a_look_up_is_tried_again_as_often_as_said(world: World, failures: int, 
 
 
 class NeverDone(MemoryOffsetStore):
-    """Takes asynchronous commits and is killed before it sends them."""
+    """A store that accepts asynchronous commits and is killed before it sends them."""
 
     is_async = True
 
     def save_async(self, stream: str, position: StreamPosition, callback: object) -> None:
-        """It was only queued."""
+        """Only queue the position."""
 
 
 def test_an_asynchronous_commit_that_was_never_sent_repeats_its_batch(world: World) -> None:
-    """G15, D36: late or lost, so at least once; what was only queued is not committed."""
+    """G15, D36: late or lost, so delivery is at least once; what was only queued is not committed."""
     world.store = NeverDone()
     assert world.run(lambda batch: batch.commit_async(), manual=True) == [15]
     assert world.keeper is not None
@@ -632,7 +632,7 @@ def test_an_asynchronous_commit_that_was_never_sent_repeats_its_batch(world: Wor
 
 
 def test_what_is_stored_is_the_end_of_the_range_whatever_lies_before_it(world: World) -> None:
-    """T34: markers of transactions at the end are passed, not waited for and not read again."""
+    """T34: transaction markers at the end are passed, not waited for and not read again."""
     world.log.skip("t", 0, 3)
     assert world.run() == [18]
     assert world.stored()[T0] == 13

@@ -1,4 +1,4 @@
-"""The last word of a stream that commits asynchronously: one wait, and one warning after it."""
+"""The last commit of a stream that commits asynchronously: one wait, and one warning after it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LIMIT_MS = 300
 
 
 class NotingStore(KafkaOffsetStore):
-    """Notes how often it was flushed, and for how long."""
+    """A store that records how often it was flushed, and for how long."""
 
     def __init__(self, client: ClientSettings) -> None:
         super().__init__(client, group="s", timeout_ms=LIMIT_MS)
@@ -30,7 +30,7 @@ class NotingStore(KafkaOffsetStore):
 
 @pytest.fixture
 def store() -> Iterator[NotingStore]:
-    """A group at a broker that takes questions and answers none."""
+    """Return a store whose broker accepts requests and never answers."""
     with serve(silence) as port:
         yield NotingStore(ClientSettings((("127.0.0.1", port),)))
 
@@ -49,7 +49,7 @@ def list_last_words(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_a_store_of_the_streams_own_is_waited_for_once_and_told_once(
     store: NotingStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As long as a commit may take: told after a shorter wait, it might still be made in the second."""
+    """The wait is as long as a commit may take: after an earlier warning the commit might still succeed."""
     end_stream(store, is_owner=True)
     assert store.limits_s == [LIMIT_MS / 1000]
     (told,) = list_last_words(caplog)
@@ -59,7 +59,7 @@ def test_a_store_of_the_streams_own_is_waited_for_once_and_told_once(
 def test_a_store_of_the_users_is_waited_for_and_left_open(
     store: NotingStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its owner may close it, and with that it tries once more: the warning leaves room for it."""
+    """Its owner may close it, which retries the commit; the warning allows for that."""
     end_stream(store, is_owner=False)
     assert store.limits_s == [0.1]
     (told,) = list_last_words(caplog)

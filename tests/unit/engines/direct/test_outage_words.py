@@ -1,4 +1,4 @@
-"""What a stream says while it waits for servers: all the time, and never more than it has seen."""
+"""What a stream reports while it waits for servers: regularly, and never more than it has seen."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def find_tellers() -> list[str]:
 def test_an_attempt_that_takes_long_in_an_outage_is_told_again_and_again(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Tasks wait two minutes for a broker that stands still, and the driver waits for them."""
+    """Tasks wait two minutes for a broker that is frozen, and the driver waits for them."""
     monkeypatch.setattr(batch_loop, "TOLD_AFTER_S", 0.01)
     clock, failures = Clock(), [AWAY]
 
@@ -51,7 +51,7 @@ def test_an_attempt_that_takes_long_in_an_outage_is_told_again_and_again(
 
 
 def test_a_batch_that_takes_long_without_an_outage_is_no_news(world: World) -> None:
-    """A long batch is what many a stream has; nobody wants to hear of it, or pay for it."""
+    """Many streams have long batches; nobody wants messages about them, or to pay for those messages."""
     seen: list[list[str]] = []
     run(world, Clock(), lambda batch: seen.append(find_tellers()))
     assert seen == [[]]
@@ -67,14 +67,14 @@ def test_who_tells_ends_with_an_attempt_that_fails(world: World) -> None:
             raise failures.pop(0)
 
     run(world, Clock(), work)
-    assert seen == [0, 1, 1]  # the second failure is no outage, and the first one is not over yet
+    assert seen == [0, 1, 1]  # the second failure is not an outage, but the first outage is not over yet
     assert not find_tellers()
 
 
 def test_a_sink_that_answers_again_is_said_at_once_and_the_batch_when_it_is_done(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A database was away for 100 s and brokers after that: both numbers are told, each for what it is."""
+    """A database was away for 100 s and brokers after that: both times are reported, each as its own."""
     clock = Clock()
     sink, broker = fail_for(clock, 100, AWAY), fail_for(clock, 300, SILENT)
 

@@ -1,4 +1,4 @@
-"""What a direct stream remembers of its batches, and what can be added up from that."""
+"""What a direct stream remembers about its batches, and what can be added up from that."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def run(world: World, reports: RunReports, fails: int = 0) -> None:
 
 
 def test_a_batch_that_was_tried_three_times_counts_once(world: World) -> None:
-    """D18: whoever adds up reports gets what was done; what failed on the way is told apart."""
+    """D18: the sum of the reports is the work that was done; failed attempts are reported separately."""
     reports = RunReports()
     run(world, reports, fails=2)
     assert sum(each.offsets for each in reports.completed) == reports.offsets == 15
@@ -31,7 +31,7 @@ def test_a_batch_that_was_tried_three_times_counts_once(world: World) -> None:
 
 
 def test_the_total_of_a_run_counts_batches_whose_reports_are_gone(world: World) -> None:
-    """Reports do not grow for ever, so their sum is not that of a long run."""
+    """The list of reports is limited, so its sum is not the total of a long run."""
     reports = RunReports()
     run(world, reports)
     for _ in range(120):
@@ -42,7 +42,7 @@ def test_the_total_of_a_run_counts_batches_whose_reports_are_gone(world: World) 
 
 
 def test_what_is_counted_is_called_offsets(world: World) -> None:
-    """Aborted records and markers have offsets and no rows: nobody should take one count for the other."""
+    """Aborted records and markers have offsets but no rows, so the two counts must not be confused."""
     seen: list[str] = []
     reports = RunReports()
     world.run(lambda batch: seen.append(repr(batch)))

@@ -1,4 +1,4 @@
-"""Asking a direct stream to stop."""
+"""Requests to stop a direct stream."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.waiting import wait_until
 
 
 def act_when_waiting(act: Callable[[], object]) -> None:
-    """Act in another thread as soon as this one is seen to wait at a switch."""
+    """Call `act` in another thread as soon as this one is seen to wait at a switch."""
     waiter = threading.get_ident()
 
     def look() -> None:
@@ -41,7 +41,7 @@ def test_a_wait_ends_when_somebody_asks() -> None:
 
 
 def test_to_ask_after_the_end_writes_into_nobodys_file(tmp_path: Path) -> None:
-    """A program that calls `stop()` once more: the pipe's numbers are files' by then."""
+    """When a program calls `stop()` again, the pipe's file descriptors may belong to other files."""
     switch = StopSwitch()
     assert not switch.wait(0)
     switch.close()
@@ -62,7 +62,7 @@ def test_a_switch_that_nobody_waited_at_holds_nothing_open() -> None:
 
 
 def test_a_signal_in_the_waiting_thread_ends_its_wait_and_handlers_come_back() -> None:
-    """D30, I3: the main thread waits and gets the signal itself."""
+    """D30, I3: the main thread waits and receives the signal itself."""
     for number in (signal.SIGTERM, signal.SIGINT):
         before = signal.getsignal(number)
         with closing(StopSwitch()) as switch, stop_on_signals(switch):
@@ -73,8 +73,8 @@ def test_a_signal_in_the_waiting_thread_ends_its_wait_and_handlers_come_back() -
 
 
 def test_a_second_signal_does_what_it_did_before() -> None:
-    """A batch that hangs can be left: Ctrl-C twice."""
-    mine = signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored
+    """A hanging batch can be left by pressing Ctrl-C twice."""
+    mine = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background process ignores it
     try:
         with closing(StopSwitch()) as switch, stop_on_signals(switch):
             os.kill(os.getpid(), signal.SIGINT)

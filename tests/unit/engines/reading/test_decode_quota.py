@@ -1,4 +1,4 @@
-"""How many bad values a task bears: a share of what it reads, and in any case a few."""
+"""How many bad values a task tolerates: a share of what it reads, and always a few."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from penstock.engines.reading.typed_rows import TypedRows
 from penstock.testing.memory_log import MemoryLog
 
 CLIENT = ClientSettings((("nowhere", 1),))
-#: Not UTF-8, so no string.
+#: Not UTF-8, and so not a string.
 BAD = b"\xff"
 ROWS_IN_A_BATCH = 10_000
 
 
 def make_batches(rows: int, bad: int, *, spread: bool = True) -> Iterator[pa.RecordBatch]:
-    """Rows of which so many are bad: spread evenly, or the first ones."""
+    """Yield rows of which `bad` are bad: spread evenly, or the first ones."""
     if spread:
         is_bad = (np.arange(1, rows + 1) * bad // rows) > (np.arange(rows) * bad // rows)
     else:
@@ -45,7 +45,7 @@ def make_batches(rows: int, bad: int, *, spread: bool = True) -> Iterator[pa.Rec
 def read(
     batches: Iterator[pa.RecordBatch], *, most_rows: int | None = None, **options: str
 ) -> tuple[int, int, DecodeError | None]:
-    """Rows and bad rows that a task has passed on, and how it ended."""
+    """Return the number of rows and bad rows that a task has passed on, and the error that ended it."""
     given = {"kafka.bootstrap.servers": "b:1", "subscribe": "t", "valueFormat": "string", **options}
     parsed = parse_batch_options({"onDecodeError": "null", **given}, unique="u")
     typed = make_typed(parsed.formats, ("valueData", "decodeError"))
@@ -62,7 +62,7 @@ def read(
 
 @pytest.mark.parametrize("rows", [20_000, 200_000, 2_000_000, 4_000_000])
 def test_the_same_share_of_bad_values_passes_whatever_a_task_reads(rows: int) -> None:
-    """2.3 %, with nothing set but what to do about them."""
+    """2.3 % are bad, and only the handling of bad values is set."""
     bad = rows * 23 // 1000
     assert read(make_batches(rows, bad)) == (rows, bad, None)
 
@@ -70,7 +70,7 @@ def test_the_same_share_of_bad_values_passes_whatever_a_task_reads(rows: int) ->
 @pytest.mark.parametrize("spread", [True, False], ids=["spread", "at first"])
 @pytest.mark.parametrize("most_rows", [None, 200_000])
 def test_a_share_counts_for_all_of_a_task_and_to_the_record(spread: bool, most_rows: int | None) -> None:
-    """Bad values come in clusters: what a task has read so far is no measure."""
+    """Bad values come in clusters, so what a task has read so far is not a measure."""
     rows, options = 200_000, {"decodeErrorQuota": "10%", "decodeErrorFloor": "5"}
     kept = read(make_batches(rows, 20_000, spread=spread), most_rows=most_rows, **options)
     assert kept == (rows, 20_000, None)
@@ -81,7 +81,7 @@ def test_a_share_counts_for_all_of_a_task_and_to_the_record(spread: bool, most_r
 
 
 def test_a_task_that_cannot_keep_its_share_any_more_reads_no_further() -> None:
-    """A wrong schema, found at a tenth of what there is; nothing is known of a log that nobody can ask."""
+    """A wrong schema shows after a tenth of the rows; if the log cannot be asked, their number is unknown."""
     passed, _, error = read(make_batches(200_000, 200_000), most_rows=200_000)
     assert passed == 20_000
     assert error is not None
@@ -137,7 +137,7 @@ def test_a_quota_that_is_off_bears_everything() -> None:
     ("start", "until", "most"),
     [
         (At(5), At(25), 20),  # numbers: exactly these
-        (Earliest(), At(25), None),  # words: only who can ask the log knows
+        (Earliest(), At(25), None),  # words: only a reader that can ask the log knows
         (At(5), Latest(), None),
     ],
 )

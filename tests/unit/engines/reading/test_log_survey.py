@@ -1,4 +1,4 @@
-"""Asking the log what planning needs: only that, exactly so often, and with a fresh view after a failure."""
+"""Asking the log for what planning needs: only that, exactly so often, with a fresh view after failures."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def survey(
 
 
 class WatchedView:
-    """A view of the log in memory that writes down what it is asked, and can fail."""
+    """A view of the log in memory that records what it is asked, and can fail."""
 
     def __init__(self, log: MemoryLog, calls: list[str], failing: str | None) -> None:
         self._view = log.view()
@@ -92,7 +92,7 @@ class WatchedView:
 
 
 class WatchedLog:
-    """Topic `t` with two partitions of five records, times 0, 10, .. 40; the first views fail if told to."""
+    """Topic `t` with two partitions of five records, times 0, 10, .. 40; the first views can fail."""
 
     def __init__(self, *, failing: str | None = None, failures: int = 0) -> None:
         self.log = MemoryLog()
@@ -141,7 +141,7 @@ def parse(**options: str) -> ReadOptions:
     ],
 )
 def test_only_what_the_rules_need_is_asked(options: dict[str, str], calls: list[str]) -> None:
-    """F15, F20, F28: and the view is given back."""
+    """F15, F20, F28: afterwards the view is given back."""
     log = WatchedLog()
     log.survey(parse(**options))
     assert log.calls == [*calls, "close"]
@@ -156,7 +156,7 @@ def test_a_pattern_asks_for_all_topics() -> None:
 
 @pytest.mark.parametrize("failing", ["describe", "earliest", "latest", "at_time"])
 def test_a_failing_call_is_repeated_with_a_fresh_view_and_then_succeeds(failing: str) -> None:
-    """B134: whichever call it was; each failed view is closed."""
+    """B134: for every kind of call; each failed view is closed."""
     log = WatchedLog(failing=failing, failures=2)
     snapshot = log.survey(parse(startingTimestamp="20", maxRecordsPerPartition="3", endingOffsets="-3"))
     assert snapshot.latest == {T0: 5, T1: 5}
@@ -169,7 +169,7 @@ def test_a_failing_call_is_repeated_with_a_fresh_view_and_then_succeeds(failing:
 def test_an_end_that_went_back_is_asked_for_again(
     options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """F26: below the log's start, or below a record just found by its time; the next view knows better."""
+    """F26: below the log's start, or below a record just found by its time; the next view is up to date."""
     log = WatchedLog()
     log.log.truncate_before("t", 0, 3)
     fresh, answers = WatchedView.latest, [{T0: 2, T1: 2}]
@@ -185,7 +185,7 @@ def test_an_end_that_went_back_is_asked_for_again(
 
 @pytest.mark.parametrize("attempts", [1, 3, 5])
 def test_after_the_last_attempt_the_original_error_is_raised(attempts: int) -> None:
-    """B135: so many attempts, no more; no pause after the last."""
+    """B135: exactly this many attempts, and no pause after the last."""
     log = WatchedLog(failing="describe", failures=99)
     options = parse(**{"fetchOffset.numRetries": str(attempts), "fetchOffset.retryIntervalMs": "250"})
     with pytest.raises(BrokerError) as caught:
@@ -197,7 +197,7 @@ def test_after_the_last_attempt_the_original_error_is_raised(attempts: int) -> N
 
 
 def test_a_view_that_cannot_be_opened_counts_as_an_attempt() -> None:
-    """B135: a broker that cannot be reached is asked no more often."""
+    """B135: a broker that cannot be reached is not tried more often."""
     tried: list[int] = []
 
     def open_view() -> LogView:
@@ -211,8 +211,11 @@ def test_a_view_that_cannot_be_opened_counts_as_an_attempt() -> None:
 
 @pytest.mark.parametrize("last", ["BROKER_UNREACHABLE", "BROKER_TIMEOUT"])
 def test_an_address_where_nobody_answers_for_all_of_a_calls_time_is_not_tried_again(last: str) -> None:
-    """The call itself has tried all of `default.api.timeout.ms`; a wrong address takes no more, nor does a
-    broker that stands still: a stream would say nothing of an outage for three minutes."""
+    """The call itself has used all of `default.api.timeout.ms`.
+
+    A wrong address takes no longer, nor does a frozen broker: otherwise a stream would report no outage for
+    three minutes.
+    """
     tried: list[int] = []
 
     def open_view() -> LogView:
@@ -234,7 +237,7 @@ def test_a_users_mistake_is_raised_at_once() -> None:
 
 
 def test_a_topic_that_is_not_known_yet_is_looked_for_again() -> None:
-    """B134: one made a moment ago may be unknown to the first broker asked."""
+    """B134: the first broker asked may not know a topic that was created a moment ago."""
     log = WatchedLog()
 
     def create_while_waiting(_seconds: float) -> None:
@@ -255,7 +258,7 @@ def test_a_topic_that_is_not_known_yet_is_looked_for_again() -> None:
     ],
 )
 def test_a_survey_answers_all_a_plan_asks(options: dict[str, str], bounds: tuple[object, object]) -> None:
-    """B088, F20, F28: from option text to bounds, over a log that behaves as Kafka's does."""
+    """B088, F20, F28: from option text to bounds, over a log that behaves like Kafka's."""
     log = WatchedLog()
     log.log.commit_offsets("g", {T0: 4, T1: 4})
     parsed = parse(**options)
@@ -264,7 +267,7 @@ def test_a_survey_answers_all_a_plan_asks(options: dict[str, str], bounds: tuple
 
 
 def test_a_time_finds_the_first_record_at_or_after_it_though_times_go_back() -> None:
-    """Times 5, 3, 9, 4: for 4 that is the first record, not the one that says 4."""
+    """The times are 5, 3, 9, 4: for 4 the answer is the first record, not the one with time 4."""
     log = MemoryLog()
     log.create_topic("t")
     for time_ms in (5, 3, 9, 4):
@@ -295,7 +298,7 @@ def test_a_refused_login_is_not_tried_again() -> None:
     "end", [{"endingOffsets": '{"t":{"0":9,"1":-1}}'}, {"endingOffsets": "committed", "kafka.group.id": "g"}]
 )
 def test_an_end_beyond_the_log_is_asked_for_again_because_it_may_be_on_its_way(end: dict[str, str]) -> None:
-    """A transaction that was just committed is visible a moment later; so are records nobody replicated."""
+    """A transaction that was just committed is visible a moment later; so are records not yet replicated."""
     log = WatchedLog()
     log.log.commit_offsets("g", {T0: 9, T1: 5})
     options = parse(**end)

@@ -1,4 +1,4 @@
-"""A leader that is elected while a stream looks at its log: between the questions of one look."""
+"""A leader is elected while a stream looks at its log, between the requests of one look."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.micro_batches import MemorySource, MicroBatches
 
 
 class InterruptedSource(MemorySource):
-    """A log to which something happens just before its ends are told, as often as it is asked to."""
+    """A log to which something happens just before its ends are reported, as often as it is asked to."""
 
     def __init__(self, log: MemoryLog) -> None:
         super().__init__(log)
@@ -65,7 +65,7 @@ def start(source: InterruptedSource, where: str = "earliest") -> MicroBatches:
 
 
 def test_rows_of_a_leader_elected_during_the_look_are_read_and_are_no_loss(source: InterruptedSource) -> None:
-    """The end was told by the new leader; kept with the old one's epoch, its rows would look rewritten."""
+    """The new leader reported the end; stored with the old leader's epoch, its rows would look rewritten."""
     write(source, b"a")
     query = start(source)
     query.trigger()
@@ -87,7 +87,7 @@ def test_a_start_at_latest_told_by_a_leader_elected_during_the_look_is_no_loss(
 
 
 def test_a_cut_during_the_look_is_still_noticed(source: InterruptedSource) -> None:
-    """T12: looked at again, the log tells that what was read has been cut off."""
+    """T12: a second look shows that what was read has been cut off."""
     write(source, b"a", b"b", b"c")
     query = start(source)
     query.trigger()
@@ -105,7 +105,7 @@ def test_a_cut_during_the_look_is_still_noticed(source: InterruptedSource) -> No
 def test_a_partition_that_comes_back_cut_off_goes_on_at_the_cut(
     source: InterruptedSource, written: int
 ) -> None:
-    """T12: gone for a while, the same topic by its id; its new leader has lost what was read last."""
+    """T12: gone for a while, it is the same topic by its id; its new leader lost what was read last."""
     source.log.create_topic("u")
     write(source, b"a", b"b", b"c")
     query = MicroBatches(source, subscribe="t,u", startingOffsets="earliest", failOnDataLoss="false")

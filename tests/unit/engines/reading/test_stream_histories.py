@@ -1,8 +1,9 @@
-"""Random histories of a log and of a stream that reads it, against the plain truth of what was written.
+"""Random histories of a log and of a stream that reads it, compared with what was written.
 
-Every record has a value of its own, so the truth is simple: what is in the log at the end was read, nothing
-was read twice, and what is missing is named by a loss. Spark's engine is played in miniature, with kills at
-every step; real Spark and real Kafka are in the slow tests. A failing history prints its seed and steps.
+Every record has a unique value, so the expected result is simple: what is in the log at the end was read,
+nothing was read twice, and what is missing is named by a loss. A miniature of Spark's engine runs them, with
+kills at every step; the slow tests use real Spark and real Kafka. A failing history prints its seed and
+steps.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ LENGTH = 60
 
 @dataclass
 class History:
-    """One log, one stream, and everything that ever was written."""
+    """One log, one stream, and everything that was ever written."""
 
     seed: int
     ledger: Path | None = None
@@ -152,7 +153,7 @@ class History:
         self.remember()
 
     def remember(self) -> None:
-        """What the stream has seen of the log in this life of its reader."""
+        """Record what the stream has seen of the log in this life of its reader."""
         if self.query.reader is not None:
             for key, end in self.query.reader.watch._known_ends.items():
                 self.seen_ends[key] = max(end, self.seen_ends.get(key, 0))
@@ -169,7 +170,7 @@ class History:
 
 @pytest.mark.parametrize("seed", range(HISTORIES))
 def test_without_loss_every_record_is_read_once_and_in_order(seed: int) -> None:
-    """B059, F48, F25, G11, T47, T48: adds of data, partitions, topics; kills at every step; restarts."""
+    """B059, F48, F25, G11, T47, T48: data, partitions and topics are added; kills at every step; restarts."""
     history = History(seed)
     history.run()
     story = "\n".join([f"seed {seed}", *history.steps])
@@ -183,7 +184,7 @@ def test_without_loss_every_record_is_read_once_and_in_order(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(1000, 1000 + HISTORIES))
 def test_with_loss_nothing_is_read_twice_and_what_is_missing_is_named(seed: int, tmp_path: Path) -> None:
-    """B051, B055, G12, T10, T11, T12, T13, T41: deletes, recreations, retention, unclean elections too."""
+    """B051, B055, G12, T10, T11, T12, T13, T41: with deletes, recreations, retention, unclean elections."""
     history = History(seed, tmp_path / "losses.db")
     history.run()
     story = "\n".join([f"seed {seed}", *history.steps])
@@ -191,8 +192,8 @@ def test_with_loss_nothing_is_read_twice_and_what_is_missing_is_named(seed: int,
     assert [value for value, times in read.items() if times > 1] == [], story
     assert set(history.in_log()) - set(read) == set(), story
     assert set(read) <= set(history.written), story
-    # What was written and is neither read nor there stands in the ledger, if the stream ever saw it. Offsets
-    # that were cut off and given again are left out: which of their rows was seen, offsets do not tell.
+    # What was written and is neither read nor in the log is in the ledger, if the stream ever saw it. Offsets
+    # that were cut off and reassigned are excluded: offsets do not show which of their rows was seen.
     given = Counter([*history.written.values(), *history.skipped])
     unread = (history.written[value] for value in history.written.keys() - read.keys() - history.cut)
     missing = {one for one in unread if given[one] == 1}
@@ -211,7 +212,7 @@ def test_with_loss_nothing_is_read_twice_and_what_is_missing_is_named(seed: int,
         )
     }
     assert unnamed == set(), story
-    # And nothing that was read is called lost, apart from offsets that were read before they were cut off.
+    # Nothing that was read is called lost, apart from offsets that were read before they were cut off.
     kept = {one for value in read if given[one := history.written[value]] == 1}
     both = [
         each

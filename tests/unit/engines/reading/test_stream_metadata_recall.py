@@ -1,4 +1,4 @@
-"""What a stream does with topics that are only remembered (`partition.metadata.cache.ttl.ms`)."""
+"""What a stream does with topics that come from its metadata cache (`partition.metadata.cache.ttl.ms`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.micro_batches import MemorySource
 
 
 class RememberingSource(MemorySource):
-    """Counts the questions about topics; its recalling views tell of topics what was learned last."""
+    """Counts the requests for topics; its recalling views return the topics as learned last."""
 
     def __init__(self, log: MemoryLog) -> None:
         super().__init__(log)
@@ -49,7 +49,7 @@ class RememberingSource(MemorySource):
 
 
 def start(fail: str) -> tuple[RememberingSource, StreamWatch, StreamPosition]:
-    """A stream that has read two rows and remembers its topic."""
+    """Return a stream that has read two rows and remembers its topic, with its source and position."""
     source = RememberingSource(MemoryLog())
     source.log.create_topic("t", 2)
     given = {"kafka.bootstrap.servers": "b:9092", "subscribe": "t", "startingOffsets": "earliest"}
@@ -67,7 +67,7 @@ def write(source: RememberingSource, count: int) -> None:
 
 
 def test_triggers_that_find_nothing_new_ask_for_ends_alone() -> None:
-    """B136: also after a batch, and while one partition is still empty."""
+    """B136: even after a batch, and while one partition is still empty."""
     source, watch, end = start("true")
     for _ in range(3):
         source.asked = 0
@@ -80,12 +80,12 @@ def test_triggers_that_find_nothing_new_ask_for_ends_alone() -> None:
 
 @pytest.mark.parametrize("rows", [1, 2, 3])
 def test_a_recreated_topic_fails_the_query_however_long_it_is(rows: int) -> None:
-    """A batch planned for the remembered id would find nothing, and call rows lost that are there."""
+    """A batch planned for the remembered id would find nothing, and report existing rows as lost."""
     source, watch, end = start("true")
     source.log.delete_topic("t")
     source.log.create_topic("t", 2)
     write(source, rows)
-    if rows == 2:  # as long as what was read: noticed with the next row
+    if rows == 2:  # as long as what was read, so it is noticed with the next row
         assert watch.find_end(end, take_all=True) is end
         write(source, 1)
     with pytest.raises(DataLossError, match="TOPIC_RECREATED"):

@@ -28,7 +28,7 @@ def log() -> MemoryLog:
 
 
 def appear(log: MemoryLog, how: Mapping[str, str]) -> None:
-    """What was selected comes to be, with three rows."""
+    """Create what was selected, with three rows."""
     if how is PATTERN:
         log.create_topic("orders-eu")
     else:
@@ -47,7 +47,7 @@ def write(log: MemoryLog, how: Mapping[str, str], *values: bytes) -> None:
 def test_a_query_over_nothing_yet_waits_and_reads_what_comes_from_its_first_offset(
     log: MemoryLog, how: dict[str, str], where: str, stopped: bool
 ) -> None:
-    """B011, F29: also when the topic appears while the query is stopped; internal topics are none."""
+    """B011, F29: even when the topic appears while the query is stopped; internal topics are not read."""
     query = MicroBatches(MemorySource(log), startingOffsets=where, **how)
     query.start()
     query.drain()
@@ -67,7 +67,7 @@ def test_a_query_over_nothing_yet_waits_and_reads_what_comes_from_its_first_offs
 def test_a_first_batch_without_partitions_that_was_not_finished_is_gone_on_with(
     log: MemoryLog, how: dict[str, str], ours: bool
 ) -> None:
-    """F23: no start is missing where nothing begins, whichever connector wrote it."""
+    """F23: where there is no partition, no start is missing, whichever connector wrote the checkpoint."""
     query = MicroBatches(MemorySource(log), **how)
     query.ends[0] = json.dumps(write_position(StreamPosition({}))) if ours else "{}"
     appear(log, how)
@@ -80,7 +80,7 @@ def test_a_first_batch_without_partitions_that_was_not_finished_is_gone_on_with(
 def test_a_run_over_nothing_yet_that_is_to_end_by_itself_ends_and_the_next_one_reads(
     log: MemoryLog, how: dict[str, str]
 ) -> None:
-    """B033: AvailableNow."""
+    """B033: with AvailableNow."""
     query = MicroBatches(MemorySource(log), **how)
     query.start(available_now=True)
     query.drain()
@@ -107,7 +107,7 @@ def test_topics_that_appear_while_an_ending_run_has_just_begun_wait_for_the_next
 def test_a_topic_that_is_named_and_does_not_exist_is_told_before_anything_is_stored(
     log: MemoryLog, subscribe: dict[str, str]
 ) -> None:
-    """As with Spark's own connector: it waits only for patterns and for partitions of topics that exist."""
+    """As with Spark's own connector: only patterns, and partitions of existing topics, are waited for."""
     query = MicroBatches(MemorySource(log), **subscribe)
     query.start()
     with pytest.raises(BrokerError, match=r"\[UNKNOWN_TOPIC\]"):
@@ -131,7 +131,7 @@ def test_offsets_named_for_a_topic_that_does_not_exist_are_refused_before_anythi
 
 
 def test_topics_that_all_vanish_keep_the_position_that_was_reached(log: MemoryLog) -> None:
-    """B027, T14: not one partition is no position; made anew, the topic is read from its beginning."""
+    """B027, T14: a position without partitions is not stored; a recreated topic is read in full."""
     appear(log, PATTERN)
     query = MicroBatches(MemorySource(log), startingOffsets="earliest", failOnDataLoss="false", **PATTERN)
     query.start()
@@ -149,7 +149,7 @@ def test_topics_that_all_vanish_keep_the_position_that_was_reached(log: MemoryLo
 
 
 class ForgetfulSource(MemorySource):
-    """A log whose first brokers to answer know no topic yet, so often."""
+    """A log whose first brokers to answer do not know any topic yet, as often as set."""
 
     def __init__(self, log: MemoryLog, looks: int) -> None:
         super().__init__(log)
@@ -170,7 +170,7 @@ class ForgetfulSource(MemorySource):
 
 
 def test_brokers_that_know_no_topic_for_a_moment_do_not_make_all_of_them_new(log: MemoryLog) -> None:
-    """T14: from `latest`, old rows would come as news."""
+    """T14: otherwise a stream from `latest` would read old rows as new ones."""
     appear(log, PATTERN)
     query = MicroBatches(ForgetfulSource(log, looks=2), **PATTERN)
     query.start()

@@ -1,4 +1,4 @@
-"""A broker that lags behind and is the first one asked after a restart: what it tells is no loss."""
+"""A broker that lags behind and is asked first after a restart: what it reports is not a loss."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tests.support.micro_batches import MemorySource, MicroBatches
 
 
 class LaggingSource(MemorySource):
-    """A log whose topics are told as an older broker, or one that lags behind, tells them."""
+    """A log whose topics are described as by an older broker, or by one that lags behind."""
 
     def __init__(self, log: MemoryLog, *, gives_ids: bool) -> None:
         super().__init__(log)
         self.gives_ids = gives_ids
-        self.stale: list[Mapping[str, TopicView]] = []  # told instead of the truth, one after the other
+        self.stale: list[Mapping[str, TopicView]] = []  # returned instead of the truth, one after the other
 
     def open_view(self) -> LogView:
         source, view = self, super().open_view()
@@ -47,7 +47,7 @@ def write(source: LaggingSource, *values: bytes) -> None:
 
 
 def read_all(*, gives_ids: bool, fail: str) -> tuple[LaggingSource, MicroBatches, Mapping[str, TopicView]]:
-    """A stream at its end under a new leader, and stopped; with what a lagging broker tells of the topic."""
+    """Read to the end under a new leader and stop; return also what a lagging broker says about the topic."""
     log = MemoryLog()
     log.create_topic("t")
     source = LaggingSource(log, gives_ids=gives_ids)
@@ -67,7 +67,7 @@ def read_all(*, gives_ids: bool, fail: str) -> tuple[LaggingSource, MicroBatches
 def test_one_stale_answer_after_a_restart_is_no_recreated_topic(
     fail: str, written: int, answers: int
 ) -> None:
-    """Without topic ids only epochs tell; a lower one is looked at again before it is believed."""
+    """Without topic ids only epochs show it; a lower epoch is checked again before it is believed."""
     source, query, stale = read_all(gives_ids=False, fail=fail)
     new = [b"%d" % number for number in range(written)]
     write(source, *new)
@@ -82,7 +82,7 @@ def test_one_stale_answer_after_a_restart_is_no_recreated_topic(
 
 @pytest.mark.parametrize("fail", ["true", "false"])
 def test_answers_without_an_id_during_an_upgrade_are_no_recreated_topic(fail: str) -> None:
-    """Some brokers give ids and others not yet: where the id is known, its absence says nothing."""
+    """Some brokers return ids and others do not yet: where the id is known, its absence means nothing."""
     source, query, stale = read_all(gives_ids=True, fail=fail)
     source.stale = [stale] * 50
     query.start()
@@ -95,7 +95,7 @@ def test_answers_without_an_id_during_an_upgrade_are_no_recreated_topic(fail: st
 
 
 def test_epochs_that_stay_lower_are_a_recreated_topic() -> None:
-    """Every look tells the same, so it is believed, and the new topic is read from its beginning."""
+    """Every look shows the same, so it is believed, and the new topic is read from its beginning."""
     source, query, _ = read_all(gives_ids=False, fail="false")
     source.log.delete_topic("t")
     source.log.create_topic("t")
@@ -107,7 +107,7 @@ def test_epochs_that_stay_lower_are_a_recreated_topic() -> None:
 
 @pytest.mark.parametrize("fail", ["true", "false"])
 def test_the_id_of_the_topic_before_is_no_recreated_topic(fail: str) -> None:
-    """The query has read the new topic; a broker that lags behind tells of the deleted one."""
+    """The query has read the new topic; a broker that lags behind reports the deleted one."""
     log = MemoryLog()
     log.create_topic("t")
     old = log.describe()

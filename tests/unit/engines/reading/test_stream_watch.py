@@ -1,4 +1,4 @@
-"""The driver's side of a running stream, over a log in memory: what it asks, waits for and tells."""
+"""The driver's side of a running stream, over a log in memory: what it asks, waits for and reports."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def parse(**options: str) -> StreamOptions:
 
 
 class Clock:
-    """A monotonic clock that moves when told."""
+    """A monotonic clock that moves when told to."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -87,7 +87,7 @@ def write(log: MemoryLog, partition: int, count: int) -> None:
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Makes a watch over a log; closed when the test ends."""
+    """Return a function that makes a watch over a log; close the watches when the test ends."""
     made: list[StreamWatch] = []
 
     def start(log: MemoryLog, clock: Clock | None = None, **options: str) -> tuple[StreamWatch, Source]:
@@ -109,7 +109,7 @@ def start() -> Iterator[Start]:
 def test_a_new_stream_resolves_its_start_to_numbers(
     start: Start, log: MemoryLog, option: str, offset: int
 ) -> None:
-    """B021, F23: and keeps them, with the topic's id and the leaders' epochs."""
+    """B021, F23: it keeps them, with the topic's id and the leaders' epochs."""
     write(log, 0, 3)
     log.truncate_before("t", 0, 1)
     position = start(log, startingOffsets=option)[0].resolve_start()
@@ -121,7 +121,7 @@ def test_a_new_stream_resolves_its_start_to_numbers(
 def test_a_stream_starts_at_what_a_group_committed_and_falls_back_where_it_is_told_to(
     start: Start, log: MemoryLog
 ) -> None:
-    """T36: nothing committed is an error unless the user says where to start then."""
+    """T36: a missing commit is an error unless the user says where to start then."""
     write(log, 0, 3)
     write(log, 1, 4)
     log.commit_offsets("g", {T0: 2})
@@ -151,7 +151,7 @@ def test_an_idle_trigger_asks_two_questions(start: Start, log: MemoryLog) -> Non
 
 
 def test_a_moved_leader_is_asked_about_once(start: Start, log: MemoryLog) -> None:
-    """T12: its answer cannot change as long as the same leader leads the same topic."""
+    """T12: the answer cannot change while the same leader leads the same topic."""
     write(log, 0, 3)
     watch, source = start(log)
     position = watch.resolve_start()
@@ -162,7 +162,7 @@ def test_a_moved_leader_is_asked_about_once(start: Start, log: MemoryLog) -> Non
 
 
 class Hiding:
-    """A broker that is behind: for some looks it does not know the topic, or says that it ends earlier."""
+    """A broker that lags behind: for some looks it does not know the topic, or reports an earlier end."""
 
     def __init__(self, view: LogView, *, topic: bool = False, records: int = 0, first: int = 0) -> None:
         self._view, self._topic, self._records, self._first = view, topic, records, first
@@ -182,7 +182,7 @@ class Hiding:
 def test_what_looks_like_loss_is_looked_at_again_before_it_is_believed(
     start: Start, log: MemoryLog, trouble: dict[str, Any]
 ) -> None:
-    """B063, T13, T14: twice wrong, then right: no error, nothing read twice."""
+    """B063, T13, T14: twice wrong, then right: there is no error, and nothing is read twice."""
     write(log, 0, 3)
     write(log, 1, 3)
     watch, source = start(log)
@@ -205,7 +205,7 @@ def test_what_looks_like_loss_is_looked_at_again_before_it_is_believed(
 def test_what_stays_lost_is_an_error_with_its_condition(
     start: Start, log: MemoryLog, trouble: dict[str, Any], condition: str
 ) -> None:
-    """B061, B063, F37: after three looks."""
+    """B061, B063, F37: an error after three looks."""
     write(log, 0, 3)
     write(log, 1, 3)
     watch, source = start(log)
@@ -216,7 +216,7 @@ def test_what_stays_lost_is_an_error_with_its_condition(
 
 
 def test_an_end_that_went_back_and_grows_again_is_one_loss(start: Start, log: MemoryLog) -> None:
-    """T13: told once, however the end moves on below the position; and it costs no further looks."""
+    """T13: it is reported once, wherever the end moves below the position, and causes no further looks."""
     write(log, 0, 9)
     watch, source = start(log, failOnDataLoss="false")
     position = watch.resolve_start()
@@ -231,7 +231,7 @@ def test_an_end_that_went_back_and_grows_again_is_one_loss(start: Start, log: Me
 
 
 def test_a_topic_deleted_between_two_questions_is_looked_at_again(start: Start, log: MemoryLog) -> None:
-    """F37, B061: gone is then told as gone, not as a broker's refusal."""
+    """F37, B061: it is then reported as gone, not as a broker's refusal."""
     write(log, 0, 3)
     log.create_topic("u")
     watch, source = start(log, subscribe="t,u", failOnDataLoss="false")
@@ -250,7 +250,7 @@ def test_a_topic_deleted_between_two_questions_is_looked_at_again(start: Start, 
 
 
 def test_topics_that_vanish_one_after_the_other_are_no_failure(start: Start, log: MemoryLog) -> None:
-    """B058, B061: each look meets another deletion, oftener than a failing broker would be asked."""
+    """B058, B061: each look finds another deletion, more often than a failing broker would be retried."""
     others = [f"u{number}" for number in range(6)]
     for each in others:
         log.create_topic(each)
@@ -274,7 +274,7 @@ def test_topics_that_vanish_one_after_the_other_are_no_failure(start: Start, log
 
 
 def test_a_partition_that_is_told_of_and_never_there_fails(start: Start, log: MemoryLog) -> None:
-    """A broker that lists it and refuses it each time is a failure, and is not asked for ever."""
+    """A broker that lists a partition and refuses it each time is a failure, and is not retried forever."""
     log.create_topic("u")
     watch, source = start(log, subscribe="t,u", **{"fetchOffset__numRetries": "2"})
     position = watch.resolve_start()
@@ -323,7 +323,7 @@ def test_a_broker_that_fails_is_asked_again_with_a_fresh_view(start: Start, log:
 def test_a_loss_is_kept_in_the_ledger_before_the_stream_goes_on(
     start: Start, log: MemoryLog, tmp_path: Any
 ) -> None:
-    """G12, B065: once, however often it is met; and counted in the progress."""
+    """G12, B065: once, however often it is found; it is also counted in the progress."""
     write(log, 0, 9)
     place = tmp_path / "losses.db"
     watch, _ = start(log, startingOffsets="earliest", failOnDataLoss="false", lossLedger=str(place))
@@ -340,8 +340,10 @@ def test_a_loss_is_kept_in_the_ledger_before_the_stream_goes_on(
 
 
 def test_a_ledger_that_cannot_be_written_stops_the_query(start: Start, log: MemoryLog, tmp_path: Any) -> None:
-    """Who asks for a ledger wants no loss to be forgotten: it is opened when the query starts, and a loss
-    that cannot be written later ends the query too."""
+    """A user who asks for a ledger wants no loss to be forgotten.
+
+    So it is opened when the query starts, and a loss that cannot be written later ends the query too.
+    """
     place = tmp_path / "no" / "such" / "folder" / "losses.db"
     with pytest.raises(OffsetStoreError, match="DATABASE_UNREACHABLE"):
         start(log, failOnDataLoss="false", lossLedger=str(place))
@@ -375,7 +377,7 @@ def test_the_cap_holds_except_when_the_trigger_wants_all(start: Start, log: Memo
 def test_the_wait_for_a_minimum_counts_from_the_last_batch_on_a_monotonic_clock(
     start: Start, log: MemoryLog
 ) -> None:
-    """B038, B039, T49: the wall clock is never asked."""
+    """B038, B039, T49: the wall clock is never used."""
     clock = Clock()
     watch, _ = start(log, clock, startingOffsets="earliest", minOffsetsPerTrigger="5", maxTriggerDelay="10s")
     write(log, 0, 1)
@@ -393,7 +395,7 @@ def test_the_wait_for_a_minimum_counts_from_the_last_batch_on_a_monotonic_clock(
 
 
 def test_available_now_does_not_wait_for_a_minimum(start: Start, log: MemoryLog) -> None:
-    """T47: what is there is all there will be."""
+    """T47: no more records will come in this run."""
     write(log, 0, 1)
     watch, _ = start(log, startingOffsets="earliest", minOffsetsPerTrigger="5")
     watch.fix_targets()
@@ -404,7 +406,7 @@ def test_available_now_does_not_wait_for_a_minimum(start: Start, log: MemoryLog)
 
 
 def test_available_now_goes_on_without_a_topic_that_was_deleted_since(start: Start, log: MemoryLog) -> None:
-    """The run cannot know at its beginning what the checkpoint says; missing names are settled later."""
+    """At its start the run cannot know what the checkpoint says; missing names are resolved later."""
     log.create_topic("u", 1)
     write(log, 0, 3)
     options = {"subscribe": "t,u", "startingOffsets": "earliest", "failOnDataLoss": "false"}
@@ -458,14 +460,14 @@ def test_a_cold_start_with_an_initial_rate_is_never_the_whole_backlog(start: Sta
     for _ in range(4):
         end = watch.find_end(position, take_all=False)
         taken.append(end.offsets[T0] - position.offsets[T0])
-        clock.now += taken[-1] / 500  # the query does 500 records a second
+        clock.now += taken[-1] / 500  # the query processes 500 records a second
         position = end
     assert taken[:2] == [200, 200]
     assert all(495 <= each <= 500 for each in taken[2:])
 
 
 def test_what_the_listener_tells_beats_the_readers_own_clock(start: Start, log: MemoryLog) -> None:
-    """A batch that is done in 0.1 s and then waits for its trigger's tick did not take the interval."""
+    """A batch that is done in 0.1 s and then waits for the next trigger did not take the whole interval."""
     write(log, 0, 5000)
     clock = Clock()
     options = {"backpressure__enabled": "true", "backpressure__initialRate": "100"}
@@ -482,7 +484,7 @@ def test_what_the_listener_tells_beats_the_readers_own_clock(start: Start, log: 
 
 
 def test_a_word_from_nobody_is_not_believed() -> None:
-    """A port on loopback is open to every user of the computer."""
+    """Every user of the computer can send to a port on the loopback."""
     with closing(FeedbackPort()) as port:
         number = port.address.partition("/")[0]
         tell(f"{number}/guess", {"version": 1}, 5)
@@ -500,7 +502,7 @@ def test_a_word_from_nobody_is_not_believed() -> None:
 
 
 def test_before_the_first_look_there_is_nothing_to_report(start: Start, log: MemoryLog) -> None:
-    """B084: and no crash."""
+    """B084: and it does not crash."""
     assert start(log)[0].report() is None
 
 
@@ -523,7 +525,7 @@ def test_the_report_has_the_ends_and_the_lag_behind_them(start: Start, log: Memo
 
 
 def test_without_a_cap_nothing_is_behind(start: Start, log: MemoryLog) -> None:
-    """B082: zero, not missing."""
+    """B082: the metric is zero, not missing."""
     write(log, 0, 30)
     watch, _ = start(log, startingOffsets="earliest")
     watch.find_end(watch.resolve_start(), take_all=False)
@@ -542,7 +544,7 @@ def test_without_a_cap_nothing_is_behind(start: Start, log: MemoryLog) -> None:
 def test_new_partitions_are_told_and_counted(
     start: Start, log: MemoryLog, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """F29: with their names, once."""
+    """F29: by name, once."""
     watch, _ = start(log)
     position = watch.resolve_start()
     log.add_partitions("t", 4)
@@ -559,7 +561,7 @@ def test_new_partitions_are_told_and_counted(
 
 
 def test_finished_positions_are_committed_and_failures_only_counted(caplog: pytest.LogCaptureFixture) -> None:
-    """F34: the newest wins, the same is not committed twice, an error stops nothing."""
+    """F34: the newest position wins, the same one is not committed twice, and an error stops nothing."""
     seen: list[Offsets] = []
 
     def commit(offsets: Offsets) -> None:
@@ -573,7 +575,7 @@ def test_finished_positions_are_committed_and_failures_only_counted(caplog: pyte
         assert commits.flush(10)
     assert (seen, commits.done, commits.failed) == ([{T0: 1}, {T0: 3}], 2, 1)
     for _ in range(2):
-        commits.offer({T0: 2})  # what failed is tried again when it is offered again
+        commits.offer({T0: 2})  # what failed is retried when it is offered again
         assert commits.flush(10)
     assert commits.failed == 3
     told = [record.levelname for record in caplog.records if "group g" in record.getMessage()]
@@ -603,7 +605,7 @@ def test_a_slow_commit_holds_nobody_up_and_is_overtaken_by_the_newest() -> None:
 def test_a_stream_commits_where_it_stands_before_its_first_batch(
     start: Start, log: MemoryLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """F34: a group that lag tools can see at once, and that moves even while nothing comes."""
+    """F34: lag tools see the group at once, and it moves even while no records come."""
     offered: list[Offsets] = []
 
     class Noting:
@@ -633,7 +635,7 @@ def test_a_stream_commits_where_it_stands_before_its_first_batch(
 def test_what_is_told_of_a_loss_says_how_the_stream_goes_on(
     start: Start, log: MemoryLog, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Rows that are gone are left out; a topic that was made anew is read, from its start."""
+    """Rows that are gone are skipped; a recreated topic is read from its start."""
     write(log, 0, 6)
     watch, _ = start(log, startingOffsets='{"t":{"0":1,"1":0}}', failOnDataLoss="false")
     position = watch.resolve_start()

@@ -1,4 +1,4 @@
-"""The folders of a file sink without Spark: whose they are, and what a crash leaves of them."""
+"""The folders of a file sink without Spark: which stream owns them, and what a crash leaves of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from penstock.engines.sinks.task_output_checks import TaskCounts
 
 
 class Frame:
-    """A frame of these values."""
+    """A stand-in for a frame of these values."""
 
     def __init__(self, *values: str) -> None:
         self.values = values
@@ -32,7 +32,7 @@ class Frame:
 
 @pytest.fixture(autouse=True)
 def _without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One task writes a frame's rows: the steps that matter here are the sink's own."""
+    """Let one task write a frame's rows without Spark: the steps that matter here are the sink's own."""
 
     def save(frame: Frame, _kind: str, place: Path) -> TaskCounts:
         place.mkdir()
@@ -54,20 +54,20 @@ def read(folder: Path) -> Counter[str]:
 
 
 def test_a_topic_made_anew_leaves_the_rows_of_the_old_one(tmp_path: Path) -> None:
-    """Its offsets come again, and so would the folder's name; the same batch again still replaces itself."""
+    """Its offsets come again, and so would the folder's name; a repeated batch still replaces its folder."""
     with closing(FileSink(tmp_path).open("s")) as writer:
         writer.write(Frame("old-0", "old-1"), at(0), at(2))
         end = StreamPosition(at(2).offsets, at(2, number=2).topic_ids, starts=at(0).offsets)
         writer.write(Frame("new-0", "new-1"), at(2), end)
     assert read(tmp_path) == Counter(["old-0", "old-1", "new-0", "new-1"])
-    file_sink.FileOffsetStore(tmp_path / "_penstock" / "offsets").save("s", at(2))  # restored from before it
+    file_sink.FileOffsetStore(tmp_path / "_penstock" / "offsets").save("s", at(2))  # restored from a backup
     with closing(FileSink(tmp_path).open("s")) as writer:
         writer.write(Frame("new-0", "new-1"), at(2), end)
     assert read(tmp_path) == Counter(["old-0", "old-1", "new-0", "new-1"])
 
 
 def test_streams_with_similar_names_share_a_folder(tmp_path: Path) -> None:
-    """Stream and topic together may read like those of another; and a start sweeps only what is its own."""
+    """Stream and topic combined may read like those of another; a start sweeps only its own folders."""
     with closing(FileSink(tmp_path).open("a")) as one, closing(FileSink(tmp_path).open("a.b")) as two:
         one.write(Frame("one"), at(0, topic="b.t"), at(1, topic="b.t"))
         two.write(Frame("two"), at(0), at(1))
@@ -82,10 +82,10 @@ def test_streams_with_similar_names_share_a_folder(tmp_path: Path) -> None:
 def test_a_seek_back_that_was_cut_off_is_ended_by_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """C15: folders that went while the offsets still spoke of them would be rows that nobody reads again."""
+    """C15: if folders vanished while the offsets still cover them, nobody would read their rows again."""
 
     class Killed(BaseException):
-        """Ends the program there."""
+        """Ends the program at that point."""
 
     def die(*given: Any, **named: Any) -> None:
         raise Killed
@@ -111,7 +111,7 @@ def test_a_seek_back_that_was_cut_off_is_ended_by_the_next_start(
 
 
 def test_a_folder_that_is_not_ours_stays(tmp_path: Path) -> None:
-    """One of that name without our note in it; and one that cannot be read is told."""
+    """One with such a name but without our note stays; so does an unreadable one, which is reported."""
     place = tmp_path / "batch=s.t-0.0-1"
     place.mkdir(parents=True)
     with closing(FileSink(tmp_path).open("s")) as writer:
@@ -121,7 +121,7 @@ def test_a_folder_that_is_not_ours_stays(tmp_path: Path) -> None:
     assert noted["topicIds"] == {"t": "01" * 16}
     place.rmdir()
     place.touch()
-    for _ in range(2):  # told each time: a start that was refused keeps no lock
+    for _ in range(2):  # reported each time: a refused start keeps no lock
         with pytest.raises(SinkError, match="FILES_UNUSABLE"):
             FileSink(tmp_path).open("s")
 
@@ -136,7 +136,7 @@ def put_back(copy: Path, folder: Path) -> None:
 
 @pytest.mark.parametrize("part", ["", "_penstock/offsets"], ids=["all of it", "the offsets alone"])
 def test_a_folder_put_back_to_an_earlier_copy_under_a_writer_is_noticed(tmp_path: Path, part: str) -> None:
-    """C12: nothing is written over it; what is missing is named, and is not retried."""
+    """C12: nothing is overwritten; what is missing is named, and the error is not retried."""
     folder, copy = tmp_path / "out", tmp_path / "copy"
     with closing(FileSink(folder).open("s")) as writer:
         writer.write(Frame("v0"), at(0), at(1))
@@ -150,14 +150,14 @@ def test_a_folder_put_back_to_an_earlier_copy_under_a_writer_is_noticed(tmp_path
             assert raised.value.facts["offsets"] == {"t-0": [1, 3]}
             assert not raised.value.retriable
         with pytest.raises(OffsetStoreError, match="LEDGER_WENT_BACK"):
-            writer.write(Frame("v1", "v2"), at(1), at(3))  # it is not there any more
+            writer.write(Frame("v1", "v2"), at(1), at(3))  # that folder is gone
     assert read(folder) == kept
 
 
 def test_a_folder_put_back_while_tasks_write_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """C12: it is looked at again before the batch becomes visible."""
+    """C12: it is checked again before the batch becomes visible."""
     offsets, copy = tmp_path / "out" / "_penstock" / "offsets", tmp_path / "copy"
     save = file_sink.save_frame
 
@@ -176,7 +176,7 @@ def test_a_folder_put_back_while_tasks_write_is_noticed(
 
 
 def test_the_newest_batch_taken_away_under_a_writer_is_noticed(tmp_path: Path) -> None:
-    """C12: the offsets are those that the writer left, and the rows are not there."""
+    """C12: the offsets are those that the writer left, but the rows are gone."""
     with closing(FileSink(tmp_path).open("s")) as writer:
         for number in range(2):
             writer.write(Frame(f"v{number}"), at(number), at(number + 1))
@@ -187,7 +187,7 @@ def test_the_newest_batch_taken_away_under_a_writer_is_noticed(tmp_path: Path) -
 
 
 def test_offsets_moved_ahead_under_a_writer_are_not_written_over(tmp_path: Path) -> None:
-    """Somebody else has written, or has moved them by hand."""
+    """Another program has written, or a person has moved the offsets."""
     store = file_sink.FileOffsetStore(tmp_path / "_penstock" / "offsets")
     with closing(FileSink(tmp_path).open("s")) as writer:
         writer.write(Frame("v0"), at(0), at(1))
@@ -198,7 +198,7 @@ def test_offsets_moved_ahead_under_a_writer_are_not_written_over(tmp_path: Path)
 
 
 def test_a_writer_whose_lock_file_was_replaced_stops(tmp_path: Path) -> None:
-    """T39: put back as it was, and yet the lock that keeps others out is not the one of that name."""
+    """T39: everything was put back as it was, but the lock is held on a file that no longer has that name."""
     folder = tmp_path / "out"
     with closing(FileSink(folder).open("s")) as writer:
         writer.write(Frame("v0"), at(0), at(1))
@@ -209,7 +209,7 @@ def test_a_writer_whose_lock_file_was_replaced_stops(tmp_path: Path) -> None:
 
 
 def test_offsets_inside_a_batch_are_not_told_to_remove_it(tmp_path: Path) -> None:
-    """Its first rows would come from nowhere again."""
+    """Nothing would produce the batch's first rows again."""
     with closing(FileSink(tmp_path).open("s")) as writer:
         writer.write(Frame("v0", "v1"), at(0), at(2))
     file_sink.FileOffsetStore(tmp_path / "_penstock" / "offsets").save("s", at(1), may_go_back=True)
@@ -221,7 +221,7 @@ def test_offsets_inside_a_batch_are_not_told_to_remove_it(tmp_path: Path) -> Non
 def test_a_start_whose_offsets_are_older_than_the_folders_is_refused(
     tmp_path: Path, stored: int | None
 ) -> None:
-    """C12: rows would be there twice; with the folders removed, they are written again."""
+    """C12: rows would be there twice; once the folders are removed, they are written again."""
     with closing(FileSink(tmp_path).open("s")) as writer:
         for number in range(3):
             writer.write(Frame(f"v{number}"), at(number), at(number + 1))
@@ -241,7 +241,7 @@ def test_a_start_whose_offsets_are_older_than_the_folders_is_refused(
 
 
 def test_a_seek_in_a_topic_made_anew_leaves_the_rows_of_the_old_one(tmp_path: Path) -> None:
-    """G6: the old log's offsets are not read again, however far they went."""
+    """G6: the old log's offsets are not read again, however high they were."""
     with closing(FileSink(tmp_path).open("s")) as writer:
         writer.write(Frame("old-0", "old-1", "old-2"), at(0), at(3))
         begin = at(0, number=2)
@@ -256,7 +256,7 @@ def test_a_seek_in_a_topic_made_anew_leaves_the_rows_of_the_old_one(tmp_path: Pa
 def test_a_batch_whose_offsets_may_have_been_stored_is_done_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """The disk fails before or after the new offsets stand there: both are states that the writer left."""
+    """The disk fails before or after the new offsets are stored: the writer left both of these states."""
     save = file_sink.FileOffsetStore.save
 
     def fail(*given: Any, **named: Any) -> None:
@@ -278,7 +278,7 @@ def test_a_batch_whose_offsets_may_have_been_stored_is_done_again(
 
 
 def test_a_seek_in_an_adopted_topic_takes_the_batches_away_that_come_again(tmp_path: Path) -> None:
-    """G6: whoever adopts a topic says that it holds the same records at the same offsets."""
+    """G6: whoever adopts a topic states that it holds the same records at the same offsets."""
     with closing(FileSink(tmp_path).open("s")) as writer:
         for number in range(3):
             writer.write(Frame(f"v{number}"), at(number), at(number + 1))
@@ -295,7 +295,7 @@ def test_a_seek_in_an_adopted_topic_takes_the_batches_away_that_come_again(tmp_p
 def test_batches_without_new_records_do_not_replace_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """C12: windows that were closed, say. Offsets do not tell them apart; one that failed is done again."""
+    """C12: such as windows that were closed. Offsets do not distinguish them; a failed one is repeated."""
 
     def fail(*given: Any, **named: Any) -> None:
         raise OSError("no space left")

@@ -1,4 +1,4 @@
-"""Sinks of a user's own, as an engine opens them."""
+"""User-defined sinks, as an engine opens them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.sinks import Sink
 
 
 class HalfWriter:
-    """Writes, but does not inherit what it leaves out; it holds the stream until it is closed."""
+    """A writer that lacks methods because it does not inherit; it holds the stream until it is closed."""
 
     position = None
     is_closed = False
@@ -32,7 +32,7 @@ class HalfSink(Sink):
 
 
 def test_a_refused_writer_is_closed() -> None:
-    """It may hold a lock or a connection, and the stream that would close it never begins."""
+    """It may hold a lock or a connection, and no stream begins that would close it."""
     sink = HalfSink()
     with pytest.raises(OptionError, match=r"SINK_INVALID.*inherit from `penstock\.sinks\.SinkWriter`"):
         open_sink(sink, "s", None)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What a file sink makes of a Spark that does not say how many rows its tasks wrote."""
+"""What a file sink does if Spark does not report how many rows its tasks wrote."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which streams a query listener commits for, and what it tells a stream's reader."""
+"""Which streams a query listener commits for, and what it reports to a stream's reader."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def source(offset: int, *, group: str | None = None, feedback: str | None = None
 
 @pytest.fixture
 def committed(monkeypatch: pytest.MonkeyPatch) -> Committed:
-    """What listeners commit, by group; Kafka itself is in the tests on a real Spark."""
+    """Return what listeners commit, by group; the tests on a real Spark use Kafka itself."""
     seen: Committed = []
 
     def find_group(options: dict[str, str]) -> tuple[str, Any]:
@@ -49,7 +49,7 @@ def committed(monkeypatch: pytest.MonkeyPatch) -> Committed:
 
 
 def test_a_listener_commits_only_for_streams_with_its_group(committed: Committed) -> None:
-    """F34: two queries in one session, one listener each: no group gets the other's position."""
+    """F34: two queries in one session, with one listener each: no group gets the other's position."""
     listeners = [QueryListener({"commitOffsetsToGroup": group}) for group in ("a", "b")]
     for each in listeners:
         each.onQueryProgress(progress("query-a", source(5, group="a")))
@@ -62,7 +62,7 @@ def test_a_listener_commits_only_for_streams_with_its_group(committed: Committed
 
 
 def test_of_two_queries_none_overtakes_the_other(committed: Committed) -> None:
-    """The newest of each counts, not the newest of all."""
+    """The newest position of each query counts, not the newest of all."""
     listener = QueryListener({"commitOffsetsToGroup": "a"})
     for offset in (1, 2):
         listener.onQueryProgress(progress("one", source(offset, group="a"), source(offset + 10, group="a")))
@@ -72,7 +72,7 @@ def test_of_two_queries_none_overtakes_the_other(committed: Committed) -> None:
 
 
 def test_a_stream_that_paces_itself_is_told_how_long_its_trigger_took() -> None:
-    """I1: the end by name, and the milliseconds; other sources are left alone."""
+    """I1: it gets the end and the milliseconds; other sources are left alone."""
     with closing(FeedbackPort()) as port:
         listener = QueryListener()
         listener.onQueryProgress(progress("q", source(5, feedback=port.address), trigger_ms=321))
@@ -87,7 +87,7 @@ def test_a_stream_that_paces_itself_is_told_how_long_its_trigger_took() -> None:
 
 @pytest.mark.parametrize("latest", ["null", "None", None, "", "not json", "[1]", '{"other": "source"}', 7])
 def test_a_progress_without_a_report_is_read_as_none(latest: object) -> None:
-    """A repeated batch (`null` in `lastProgress`, `None` in a listener's event), another source, garbage."""
+    """The report is missing (`null` in `lastProgress`, `None` in a listener's event), foreign, or garbage."""
     told = progress("q", SimpleNamespace(latestOffset=latest)).progress
     assert read_report(told) is None
     assert read_report({"sources": [{"latestOffset": latest}]}) is None
@@ -117,7 +117,7 @@ def test_a_query_without_a_progress_yet_has_no_report() -> None:
 
 
 def test_a_listener_lives_through_a_batch_that_is_repeated(committed: Committed) -> None:
-    """Nobody has told whose group it is; the next batch does."""
+    """Its progress does not say which group it belongs to; the next batch's does."""
     listener = QueryListener({"commitOffsetsToGroup": "a"})
     repeated = source(5, group="a")
     repeated.latestOffset = "None"
@@ -131,7 +131,7 @@ def test_a_listener_lives_through_a_batch_that_is_repeated(committed: Committed)
 def test_the_last_commit_is_the_listeners_though_the_source_was_slow_with_an_older_one(
     committed: Committed,
 ) -> None:
-    """F34: the source commits from a process of its own, in any order with this one, until it is stopped."""
+    """F34: the source commits from another process, in any order with this one, until it is stopped."""
     listener = QueryListener({"commitOffsetsToGroup": "a"})
     listener.onQueryProgress(progress("one", source(25, group="a")))
     wait_until(lambda: committed == [("a", {T0: 25})], "the batch is committed")

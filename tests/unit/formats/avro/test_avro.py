@@ -1,4 +1,4 @@
-"""Avro values into columns, with fastavro as the witness for what they mean."""
+"""Avro values into columns; fastavro decides what they mean."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def encode(schema: Any, datum: Any) -> bytes:
 
 
 def record(*fields: tuple[str, Any] | tuple[str, Any, Any], name: str = "R") -> dict[str, Any]:
-    """A record schema; a third item of a field is its default."""
+    """Return a record schema; a third item of a field is its default."""
     return {
         "type": "record",
         "name": name,
@@ -55,7 +55,7 @@ def decode(decoder: AvroDecoder, *values: bytes | None) -> tuple[list[Any], list
 
 
 def resolve(writer: Any, reader: Any, *data: Any) -> tuple[list[Any], list[str | None]]:
-    """Values written in one schema, read to a frame of another, through a registry."""
+    """Read values written in one schema into a frame of another, through a registry."""
     forget_schemas()
     with RegistryServer() as registry:
         schema_id = registry.register("s", json.dumps(writer))
@@ -71,7 +71,7 @@ def frame(schema_id: int, payload: bytes) -> bytes:
 
 
 class Names:
-    """Makes names nobody has used: named types of one Avro schema must differ."""
+    """Makes unique names: the named types of one Avro schema must differ."""
 
     def __init__(self) -> None:
         self.used = 0
@@ -109,7 +109,7 @@ _PRIMITIVES: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
 
 @st.composite
 def schemas(draw: st.DrawFn, names: Names, depth: int = 0) -> tuple[Any, st.SearchStrategy[tuple[Any, Any]]]:
-    """A schema and values for it, each as (what fastavro writes, what the column must hold)."""
+    """Draw a schema and values for it, each as (what fastavro writes, what the column must hold)."""
     simple = [*_PRIMITIVES, "enum", "fixed"]
     nested = ["array", "map", "record", "nullable", "union"] if depth < 3 else []
     kind = draw(st.sampled_from(simple + nested))
@@ -144,7 +144,7 @@ def schemas(draw: st.DrawFn, names: Names, depth: int = 0) -> tuple[Any, st.Sear
             lambda many: ({k: v[0] for k, v in many.items()}, {k: v[1] for k, v in many.items()})
         )
     if isinstance(inner, list):
-        return inner, values  # a union is not nested in another
+        return inner, values  # a union must not be nested in another
     return ["null", inner], st.just((None, None)) | values
 
 
@@ -335,7 +335,7 @@ def test_values_without_a_frame_or_with_an_unknown_id_are_bad_rows() -> None:
 
 
 def test_a_batch_of_noise_does_not_become_a_flood_of_questions() -> None:
-    """Who has learned nothing before (each attempt may be in another worker) asks the same few ids."""
+    """An attempt without any memory (each may be in another worker) asks for the same few ids."""
     with RegistryServer(first_id=5000) as registry:
         known = registry.register("s", '"int"')
         settings = RegistrySettings((registry.url,), second_look_ms=1, max_unknown_ids=100)
@@ -346,12 +346,12 @@ def test_a_batch_of_noise_does_not_become_a_flood_of_questions() -> None:
             registry.requests.clear()
             with pytest.raises(DecodeError, match=r"SCHEMA_IDS_UNKNOWN.* 101 .*; 150 more") as caught:
                 decode(decoder, *noise, frame(known, b"\2"))
-            assert not caught.value.retriable  # the bad rows are there, wherever they are decoded
+            assert not caught.value.retriable  # the bad rows stay bad wherever they are decoded
             assert len(registry.requests) == 2 * 101
 
 
 def test_whoever_allows_the_bad_rows_passes_a_batch_that_is_stuck_without_it() -> None:
-    """The bound follows the quota, and nothing that another attempt has learned is needed."""
+    """The bound follows the quota, and needs nothing that another attempt has learned."""
     with RegistryServer(first_id=5000) as registry:
         known = registry.register("s", '"int"')
         options = {"schemaRegistry.url": registry.url, "valueFormat": "avro", "valueSchema": '"int"'}
@@ -483,7 +483,7 @@ def test_bytes_that_do_not_fit_their_schema_are_a_bad_row(schema: Any, value: by
 
 
 def test_elements_without_bytes_do_not_go_on_for_ever() -> None:
-    """A skipped array of nulls takes no bytes per element: a count of a billion must end at once."""
+    """A skipped array of nulls takes no bytes per element, so a count of a billion must end at once."""
     writer = record(("skipped", {"type": "array", "items": "null"}), ("v", "int"))
     forget_schemas()
     with RegistryServer() as registry:
@@ -518,7 +518,7 @@ def test_a_schema_no_column_can_hold_is_refused_at_once(schema: str, condition: 
 
 
 def test_a_schema_made_to_unroll_for_ever_is_refused() -> None:
-    """Twenty records, each with ten fields of the one before, would be 10^20 operations."""
+    """Twenty records, each with ten fields of the previous one's type, would be 10^20 operations."""
     names = ["int"]
     text = []
     for n in range(20):

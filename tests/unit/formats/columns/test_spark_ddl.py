@@ -1,4 +1,4 @@
-"""Schemas as text: which are refused, and in which words."""
+"""Schemas as text: which ones are refused, and with which messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON documents into typed columns: values, bad rows, and what one row can never do to another."""
+"""JSON documents into typed columns: values, bad rows, and what one row must never do to another."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.formats.json.json_decoder import JsonDecoder
 
 
 def decode(schema: str, *documents: bytes | None, strict: bool = False) -> tuple[list[Any], list[str | None]]:
-    """Values and reasons; the column is checked to be sound Arrow first."""
+    """Return values and reasons, after checking that the column is valid Arrow."""
     decoder = JsonDecoder(schema, strict)
     decoded = decoder.decode(pa.array(documents, pa.binary()))
     decoded.column.validate(full=True)
@@ -30,14 +30,14 @@ def decode(schema: str, *documents: bytes | None, strict: bool = False) -> tuple
 
 
 def value_of(kind: str, text: str) -> Any:
-    """The one field `v` of a document, which must be good."""
+    """Return the one field `v` of a document, which must be good."""
     rows, errors = decode(f"v {kind}", f'{{"v":{text}}}'.encode())
     assert errors == [None]
     return rows[0]["v"]
 
 
 def read_between(schema: str, document: str, *, strict: bool = False) -> tuple[Any, str | None]:
-    """A document's value and reason, from between two empty ones, which must stay as they are."""
+    """Return a document's value and reason; the empty documents around it must stay unaffected."""
     rows, errors = decode(schema, b"{}", document.encode(), b"{}", strict=strict)
     assert rows[0] == rows[2]
     assert set(rows[0].values()) == {None}
@@ -73,7 +73,7 @@ def read_between(schema: str, document: str, *, strict: bool = False) -> tuple[A
             "float",
             "1.00000017881393432617187499",
             1.00000011920928955078125,
-        ),  # as a double, half-way between two
+        ),  # half-way between two doubles
         ("float", "3.4028235677973366e38", 3.4028234663852886e38),
         ("float", "7.0064923216240853e-46", 0.0),
         ("float", "9007199791611905", 9007200328482816.0),
@@ -180,7 +180,7 @@ def test_decimals_and_times_are_read_as_they_are_written(kind: str, text: str, e
     ],
 )
 def test_a_value_of_another_type_is_a_null_field_with_a_reason(kind: str, text: str, reason: str) -> None:
-    """The fields around it are kept; with `strict` the whole row is null. The reason is the same."""
+    """The other fields are kept; with `strict` the whole row is null. The reason is the same."""
     schema, document = f"v {kind}, z int", f'{{"v":{text},"z":7}}'
     assert read_between(schema, document) == ({"v": None, "z": 7}, reason)
     assert read_between(schema, document, strict=True) == (None, reason)
@@ -208,7 +208,7 @@ def test_a_value_of_another_type_is_a_null_field_with_a_reason(kind: str, text: 
 def test_a_bad_value_makes_the_nearest_field_of_a_struct_null(
     kind: str, text: str, kept: object, reason: str
 ) -> None:
-    """Lists and maps have no holes: they are null as a whole, and nothing of them is left behind."""
+    """Lists and maps cannot have gaps: they become null as a whole, and nothing of them is left behind."""
     schema, document = f"v {kind}, z int", f'{{"v":{text},"z":7}}'
     assert read_between(schema, document) == ({"v": kept, "z": 7}, reason)
     assert read_between(schema, document, strict=True) == (None, reason)
@@ -224,7 +224,7 @@ def test_the_first_of_several_bad_fields_is_named_and_a_document_that_is_not_jso
 
 
 def test_numbers_left_for_later_stay_with_their_rows_where_fields_are_bad() -> None:
-    """More of them than their table first holds; a list and a second value take two of three back."""
+    """More such numbers than their table first holds; a bad list and a repeated name discard two of three."""
     document = '{"d":0.1234567890123456789,"l":[0.1234567890123456789,"x"],"d":0.%d234567890123456789}'
     rows, errors = decode(
         "d double, l array<double>", *((document % (n % 10)).encode() for n in range(1_000))
@@ -314,7 +314,7 @@ def test_columns_that_outgrow_their_room_are_still_whole() -> None:
 
 
 def test_a_batch_of_bad_rows_costs_no_more_than_one_of_good_rows() -> None:
-    """Every row bad must not be much slower: a kernel takes each row back by itself."""
+    """A batch of only bad rows must not be much slower, because a kernel rolls back each row separately."""
     import time
 
     decoder = JsonDecoder("v int, s string")

@@ -1,4 +1,4 @@
-"""Protobuf messages into columns, with Google's own parser as the witness."""
+"""Protobuf messages into columns; Google's own parser decides what they mean."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 
 @st.composite
 def messages(draw: st.DrawFn) -> bytes:
-    """A serialized `t.All` with some of its fields."""
+    """Draw a serialized `t.All` with some of its fields."""
     message = MESSAGE()
     names = draw(
         st.lists(
@@ -96,7 +96,7 @@ def test_any_message_reads_as_googles_parser_reads_it(values: list[bytes | None]
 def test_of_a_message_written_twice_the_last_values_count_and_pieces_are_joined(
     first: bytes, second: bytes
 ) -> None:
-    """Two messages behind one another are one message to Protobuf, with nested ones merged."""
+    """To Protobuf, two concatenated messages are one message, with nested ones merged."""
     found, errors = decode(DECODER, first, first + second, second)
     assert errors == [None] * 3
     assert found == [expect_row(MESSAGE.FromString(each)) for each in (first, first + second, second)]

@@ -1,4 +1,4 @@
-"""Asking a schema registry: what is kept, what is an error, and what never leaves by mistake."""
+"""Lookups in a schema registry: what is cached, what is an error, and what must never be sent by mistake."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_schema_is_asked_for_once_and_then_kept() -> None:
 
 
 class _Clock:
-    """The time that lookups see; to sleep makes it later."""
+    """The clock that lookups see; sleeping advances it."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.now_s, self.slept_s = 1000.0, 0.0
@@ -76,7 +76,7 @@ def test_an_unknown_id_is_asked_for_twice_and_believed_for_as_long_as_it_has_bee
     with RegistryServer() as registry:
         settings, clock = RegistrySettings((registry.url,)), _Clock(monkeypatch)
         assert find_schemas(settings, [7, 8]) == {7: None, 8: None}
-        assert (len(registry.requests), clock.slept_s) == (4, 1.0)  # one pause for all of them
+        assert (len(registry.requests), clock.slept_s) == (4, 1.0)  # one pause for all of them together
         looks: list[float] = []
         began = clock.now_s - 1
         while clock.now_s < began + 300:
@@ -225,7 +225,7 @@ def test_a_registry_that_says_nothing_is_given_up_after_its_timeout() -> None:
 
 
 def test_a_404_of_somebody_else_is_no_unknown_id() -> None:
-    """A wrong path before the registry (a proxy's 404) would turn a whole topic into bad rows."""
+    """Otherwise a wrong path before the registry (a proxy's 404) would turn a whole topic into bad rows."""
     with RegistryServer() as registry:
         registry.register("s", '"long"')
         with pytest.raises(DecodeError, match="SCHEMA_REGISTRY_UNREACHABLE"):

@@ -1,4 +1,4 @@
-"""Text values: all of UTF-8, nothing but UTF-8."""
+"""Text values: all of UTF-8, and nothing but UTF-8."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def cut(*blocks: bytes) -> list[bytes]:
     ],
 )
 def test_a_newline_ends_a_record_and_nothing_else_does(text: bytes, expected: list[bytes]) -> None:
-    """A11: the last line counts without one, and invalid text passes unchanged."""
+    """A11: the last line counts even without one, and invalid text passes unchanged."""
     assert cut(text) == expected
 
 

@@ -1,4 +1,4 @@
-"""Records of `__consumer_offsets` and members' assignments, of all versions, and damaged ones."""
+"""Records of `__consumer_offsets` and members' assignments, in all versions, including damaged ones."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ VALUES = {
 @pytest.mark.parametrize("version", VALUES)
 @pytest.mark.parametrize("key_version", [0, 1])
 def test_every_version_of_a_committed_offset_is_read(version: int, key_version: int) -> None:
-    """A18: the notebook of a cluster holds records of all the versions that ever wrote to it."""
+    """A18: the offsets topic of a cluster holds records of all the versions that ever wrote to it."""
     record = read_offset_record(offset_key(key_version), VALUES[version])
     assert record == OffsetRecord("g", "offset", "t", 3, 42, "note", 1000)
 
@@ -73,7 +73,7 @@ def test_a_cut_record_is_unknown_at_every_length() -> None:
         ("console-consumer-35704", 40),
         ("é", 33),
         ("orders-consumer", 40),  # a hash below zero
-        ("polygenelubricants", 0),  # the one int that has no positive twin
+        ("polygenelubricants", 0),  # the one int without a positive counterpart
     ],
 )
 def test_a_group_lies_where_javas_hash_puts_it(group: str, partition: int) -> None:

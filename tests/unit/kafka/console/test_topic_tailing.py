@@ -1,4 +1,4 @@
-"""Following partitions of a log in memory: what is taken, where it stands, and what is not there any more."""
+"""Following partitions of a log in memory: which records are taken, the position, and lost records."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def take(follower: TopicTail, most: int = 100) -> list[bytes | None]:
 
 
 def test_a_position_moves_with_each_record_that_is_taken(log: MemoryLog) -> None:
-    """What is committed from it is what was handed over, in the middle of a batch too."""
+    """The commit covers exactly what was handed over, even in the middle of a batch."""
     fill(log, 0, b"a", b"b", b"c")
     fill(log, 1, b"x", b"y")
     follower = follow(log, {ONE: 0, TWO: 0})
     assert (take(follower, 2), dict(follower.positions)) == ([b"a", b"b"], {ONE: 2, TWO: 0})
-    fill(log, 0, b"d")  # after the look: it comes with the next one
+    fill(log, 0, b"d")  # after the look, so the next look returns it
     assert (take(follower, 2), dict(follower.positions)) == ([b"c", b"x"], {ONE: 3, TWO: 1})
     assert (take(follower), dict(follower.positions)) == ([b"y"], {ONE: 3, TWO: 2})
     assert (take(follower), dict(follower.positions)) == ([b"d"], {ONE: 4, TWO: 2})
@@ -57,7 +57,7 @@ def test_behind_the_last_record_its_markers_are_passed(log: MemoryLog) -> None:
 
 
 def test_an_open_transaction_before_a_position_is_no_loss(log: MemoryLog) -> None:
-    """The end for readers of committed records then lies before where this one stands."""
+    """The end for committed readers then lies before this follower's position."""
     log.append("t", 0, value=b"open", transaction="one")
     fill(log, 0, b"a", b"b")
     follower = follow(log, {ONE: 2}, "read_committed")
@@ -85,13 +85,13 @@ def test_records_before_a_loss_come_first(log: MemoryLog) -> None:
     with pytest.raises(DataLossError) as lost:
         follower.take(10)
     assert (lost.value.condition, lost.value.facts["partition"]) == ("OFFSET_OUT_OF_RANGE", 1)
-    assert lost.value.hint.startswith("Begin again in the log that is there now")  # no option of a stream
+    assert lost.value.hint.startswith("Begin again in the log that is there now")  # not an option of a stream
     follower.place({TWO: 2})
     assert take(follower) == [b"z"]
 
 
 def test_a_log_that_was_cut_back_and_written_anew_is_noticed(log: MemoryLog) -> None:
-    """Its end lies behind the position again, so no comparison of numbers tells."""
+    """Its end is past the position again, so comparing numbers does not reveal it."""
     fill(log, 0, b"a", b"b", b"c")
     follower = follow(log, {ONE: 0})
     assert len(take(follower)) == 3
@@ -107,7 +107,7 @@ def test_a_log_that_was_cut_back_and_written_anew_is_noticed(log: MemoryLog) -> 
 
 
 def test_a_position_that_was_reached_under_an_older_leader_is_checked(log: MemoryLog) -> None:
-    """A commit tells its epoch: what happened to the log while nobody followed it is noticed, too."""
+    """A commit contains its epoch, so what happened to the log while nobody followed it is noticed too."""
     fill(log, 0, b"a", b"b")
     log.truncate_after("t", 0, 1)
     fill(log, 0, b"B", b"C")
@@ -125,7 +125,7 @@ def test_a_topic_that_was_made_anew_is_noticed(log: MemoryLog) -> None:
     assert take(follower) == [b"a"]
     log.delete_topic("t")
     log.create_topic("t", 2)
-    fill(log, 0, b"other")  # it ends where the old one was read to: no fetch would tell
+    fill(log, 0, b"other")  # it ends where the old one was read to: a fetch would not show it
     with pytest.raises(DataLossError) as lost:
         follower.take(10)
     assert lost.value.condition == "TOPIC_RECREATED"

@@ -1,4 +1,4 @@
-"""What members of a group tell of themselves, as a broker keeps it."""
+"""What members of a group report about themselves, as a broker stores it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The map of a cluster: which news it believes."""
+"""The map of a cluster: which new information it believes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_an_older_epoch_beside_a_missing_topic_id_is_not_believed(before: int, t
 
 @pytest.mark.parametrize("topic_id", [0, 7])
 def test_a_lower_epoch_that_all_answers_tell_for_a_while_is_believed(topic_id: int) -> None:
-    """A topic made anew on brokers without topic ids, or metadata restored from a backup."""
+    """This is a topic recreated on brokers without topic ids, or metadata restored from a backup."""
     now = [100.0]
     cluster = ClusterMap(lambda: now[0])
 
@@ -71,14 +71,14 @@ def test_a_lower_epoch_that_all_answers_tell_for_a_while_is_believed(topic_id: i
 
     assert tell(5, 0) == 5
     assert [tell(0, 1), tell(0, 1), tell(0, 1)] == [5, 5, 5]
-    assert tell(5, 1) == 5  # one who knows better: count anew
+    assert tell(5, 1) == 5  # an up-to-date broker: the count starts again
     assert [tell(0, 1), tell(0, 1), tell(0, 1)] == [5, 5, 5]
     assert tell(0, 3) == 0
     assert tell(1, 1) == 1
 
 
 def test_a_lower_epoch_told_rarely_is_not_believed_after_one_or_two_answers() -> None:
-    """An idle stream asks once in a while: time alone says nothing."""
+    """An idle stream asks only now and then, so elapsed time alone proves nothing."""
     now = [100.0]
     cluster = ClusterMap(lambda: now[0])
     cluster.learn(metadata(leader=2, epoch=5))
@@ -131,7 +131,7 @@ def test_a_broker_without_topic_ids_gives_none() -> None:
 
 
 def test_topics_are_recalled_until_they_are_too_old_or_forgotten() -> None:
-    """B137: by the clock that is given, and a topic that is not known makes somebody ask."""
+    """B137: it uses the given clock, and an unknown topic makes the caller ask the brokers."""
     now = [100.0]
     cluster = ClusterMap(lambda: now[0])
     cluster.learn(metadata(leader=2, epoch=5))
@@ -146,7 +146,7 @@ def test_topics_are_recalled_until_they_are_too_old_or_forgotten() -> None:
 
 
 def test_all_topics_are_recalled_only_if_all_were_listed_within_the_time() -> None:
-    """A topic learned by its name tells nothing of others that may have been added."""
+    """A topic learned by its name says nothing about others that may have been added."""
     now = [100.0]
     cluster = ClusterMap(lambda: now[0])
     cluster.learn(metadata(leader=2, epoch=5))

@@ -1,4 +1,4 @@
-"""Fetch answers are read in place: every version, and nothing a hostile broker sends goes further."""
+"""Fetch answers are read in place, in every version, and nothing that a hostile broker sends gets further."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RECORDS = bytes(range(100))
 
 
 def encode_answer(version: int, correlation_id: int = 5, *, diverging: bool = False) -> bytes:
-    """An answer for one partition, encoded by another implementation of the protocol."""
+    """Return an answer for one partition, encoded by another implementation of the protocol."""
     partition = FetchResponse.FetchableTopicResponse.PartitionData
     data = partition(
         partition_index=3,
@@ -63,7 +63,7 @@ def test_an_answer_of_every_version_is_read_where_it_lies(version: int) -> None:
 
 @pytest.mark.parametrize("version", range(12, 17))
 def test_a_truncated_log_is_told_by_the_broker_itself(version: int) -> None:
-    """DESIGN item 4: from version 12 on the answer names the end of the epoch we have read."""
+    """From version 12 on the answer names the end of the epoch that we have read."""
     answer = read_answer(memoryview(encode_answer(version, diverging=True)), version, 5)
     assert answer.diverging_end == 77
 
@@ -93,7 +93,7 @@ def test_a_question_names_each_topic_once_with_its_partitions() -> None:
 
 @pytest.mark.parametrize("version", [4, 11, 12, 13, 16])
 def test_every_partition_of_an_answer_is_found_by_its_topic(version: int) -> None:
-    """Topics are named by their id from version 13 on, by their name before."""
+    """Topics are named by their id from version 13 on, and by their name before."""
     ids = {"a": uuid.UUID(int=1), "b": uuid.UUID(int=2)}
     kind = FetchResponse.FetchableTopicResponse
     response = FetchResponse(
@@ -136,14 +136,14 @@ def test_every_partition_of_an_answer_is_found_by_its_topic(version: int) -> Non
 
 
 def test_an_answer_to_another_question_is_refused() -> None:
-    """T19: a stale answer, left over from an earlier question, never becomes rows."""
+    """T19: a stale answer to an earlier request never becomes rows."""
     with pytest.raises(CorruptBatchError, match="MALFORMED_FETCH_ANSWER"):
         read_answer(memoryview(encode_answer(12, correlation_id=4)), 12, 5)
 
 
 @pytest.mark.parametrize("version", [4, 11, 12, 16])
 def test_a_damaged_answer_is_refused_or_points_inside_itself(version: int) -> None:
-    """A length from the wire is compared with the frame before it is used, in every version."""
+    """In every version, a length from the wire is compared with the frame before it is used."""
     good = encode_answer(version)
     rng = random.Random(version)
     refused = 0

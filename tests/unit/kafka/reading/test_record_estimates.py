@@ -1,4 +1,4 @@
-"""What can be told from the headers of record batches: time and size at a position."""
+"""What the headers of record batches reveal: time and size at a position."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def batch(
         (batch(0, 10), 7, Peek(1_000, 10.0)),  # inside a batch: its first time, its average size
         (batch(0, 10) + batch(10, 10, size=300, first_ms=2_000), 0, Peek(1_000, 20.0)),
         (batch(0, 10) + batch(10, 10, first_ms=2_000), 10, Peek(2_000, 10.0)),  # the first one is behind us
-        (batch(20, 5), 10, Peek(1_000, 100 / 15)),  # compaction left a hole before it
+        (batch(20, 5), 10, Peek(1_000, 100 / 15)),  # compaction left a gap before it
         (batch(0, 2, attributes=APPEND_TIME), 0, Peek(9_000, 50.0)),  # the broker's time is the greatest
         (batch(0, 1, attributes=CONTROL) + batch(1, 1, first_ms=2_000), 0, Peek(2_000, 100.0)),
         (batch(0, 4, count=0) + batch(4, 1, first_ms=2_000), 0, Peek(2_000, 40.0)),  # compacted away
-        (batch(0, 10) + batch(10, 10, size=700)[:61], 0, Peek(1_000, 40.0)),  # cut off behind its header
-        (batch(0, 10) + batch(10, 10, size=700)[:60], 0, Peek(1_000, 10.0)),  # cut off within it
+        (batch(0, 10) + batch(10, 10, size=700)[:61], 0, Peek(1_000, 40.0)),  # cut off after its header
+        (batch(0, 10) + batch(10, 10, size=700)[:60], 0, Peek(1_000, 10.0)),  # cut off inside its header
     ],
 )
 def test_headers_tell_time_and_size(records: bytes, position: int, expected: Peek) -> None:
@@ -56,10 +56,10 @@ def test_headers_tell_time_and_size(records: bytes, position: int, expected: Pee
         b"",
         batch(0, 1)[:40],
         batch(0, 1, attributes=CONTROL),
-        batch(0, 1, first_ms=-1),  # a producer that gave no time
+        batch(0, 1, first_ms=-1),  # a producer that set no time
         batch(0, 1, version=1),
         batch(0, 0),
-        struct.pack(">qi", 0, -12) + batch(0, 1)[12:],  # a length that would never move on
+        struct.pack(">qi", 0, -12) + batch(0, 1)[12:],  # a length that would never advance
         bytes(1_000),
     ],
 )
@@ -71,7 +71,7 @@ def test_what_tells_nothing_is_no_peek(records: bytes) -> None:
     ("records", "expected"),
     [
         (batch(0, 10), 9_000),  # not its first record's
-        (batch(0, 5, greatest_ms=99_000) + batch(5, 5), 9_000),  # the first one is behind the position
+        (batch(0, 5, greatest_ms=99_000) + batch(5, 5), 9_000),  # the first batch is behind the position
         (batch(5, 4, greatest_ms=2_000) + batch(9, 1, greatest_ms=1_000), 2_000),
         (batch(5, 4) + batch(9, 1, attributes=CONTROL, greatest_ms=99_000), 9_000),
         (batch(9, 1, attributes=CONTROL), None),

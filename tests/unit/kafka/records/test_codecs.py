@@ -1,4 +1,4 @@
-"""Compression of record batches: every framing, every limit, no surprise from damaged bytes."""
+"""Compression of record batches: every framing, every limit, and only typed errors from damaged bytes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COMPRESSING = (GZIP, SNAPPY, LZ4, ZSTD)
 
 
 def decompress(codec: int, data: codecs.Octets, **limits: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """One compressed block by a decompressor of its own."""
+    """Decompress one block with a new decompressor."""
     return Decompressor(**limits).decompress(codec, data)
 
 
@@ -117,7 +117,7 @@ def test_a_giant_result_does_not_stay_in_memory(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("codec", [5, 6, 7])
 @pytest.mark.parametrize("data", [b"", b"anything"])
 def test_an_unknown_codec_is_a_typed_error(codec: int, data: bytes) -> None:
-    """T22: a codec nobody knows."""
+    """T22: an unknown codec."""
     with pytest.raises(CorruptBatchError, match=r"^\[UNKNOWN_CODEC\]"):
         decompress(codec, data)
 
@@ -137,7 +137,7 @@ def test_more_than_the_limit_is_refused_without_writing_it(codec: int) -> None:
 
 @pytest.mark.parametrize("codec", COMPRESSING)
 def test_a_larger_kept_buffer_does_not_weaken_the_limit(codec: int) -> None:
-    """T22: the room that happens to be there is not the room that is allowed."""
+    """T22: the room that happens to be available is not the room that is allowed."""
     decompressor = Decompressor(limit_bytes=1_000_000)
     decompressor.decompress(codec, compress(codec, bytes(1_000_000)))
     with pytest.raises(CorruptBatchError, match=r"^\[DECOMPRESSION_LIMIT\]"):
@@ -147,7 +147,7 @@ def test_a_larger_kept_buffer_does_not_weaken_the_limit(codec: int) -> None:
 @pytest.mark.parametrize("codec", COMPRESSING)
 @pytest.mark.parametrize("size", [100, 16_384, 1_000_000])
 def test_a_result_of_exactly_the_limit_is_allowed_and_one_byte_more_is_not(codec: int, size: int) -> None:
-    """T22: also for batches of one block, which take a shorter way."""
+    """T22: this also holds for batches of one block, which take a shorter path."""
     with pytest.raises(CorruptBatchError, match=r"^\[DECOMPRESSION_LIMIT\]"):
         decompress(codec, compress(codec, bytes(size + 1)), limit_bytes=size)
     plain = bytes(size)
@@ -188,9 +188,9 @@ def test_many_tiny_lz4_frames_do_not_exhaust_the_stack() -> None:
 
 
 def test_a_zstd_frame_that_claims_terabytes_gets_no_room() -> None:
-    """T22: the claim alone must not take memory, whatever the library would allocate for it."""
+    """T22: the claim alone must not allocate memory, whatever the library would do on its own."""
     content = bytes(cramjam.zstd.compress(TEXT[:3000]))
-    descriptor = 0b1110_0000  # a single segment, its size in eight bytes
+    descriptor = 0b1110_0000  # a single segment, with its size in eight bytes
     start = 5 + (2 if content[4] >> 6 == 1 else 1) + (1 - (content[4] >> 5 & 1))
     frame = content[:4] + bytes([descriptor]) + struct.pack("<Q", 1 << 44) + content[start:]
     with pytest.raises(CorruptBatchError, match=r"^\[DECOMPRESSION_"):

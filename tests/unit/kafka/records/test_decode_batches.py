@@ -1,4 +1,4 @@
-"""What the decoder makes of single batches: holes, null and empty, headers, damage, sizes."""
+"""What the decoder makes of single batches: gaps, null and empty, headers, damage, sizes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def next_offset(log: bytes) -> int | None:
 def test_a_batch_whose_offsets_compaction_removed_still_ends_where_it_ended(
     codec: int, kept: tuple[int, ...]
 ) -> None:
-    """T06: the first, a middle, the last or every offset of a batch is gone."""
+    """T06: the first, a middle, the last or every offset of a batch is missing."""
     records = [Record(None, b"%d" % delta, offset_delta=delta) for delta in kept]
     log = build_batch(10, records, codec=codec if kept else 0, last_offset_delta=2)
     assert [row.offset for row in decode(log)] == [10 + delta for delta in kept]
@@ -51,7 +51,7 @@ def test_an_empty_batch_that_kept_its_codec_is_no_damage() -> None:
 
 
 def test_a_hole_between_batches_is_passed() -> None:
-    """T06: whole segments may be gone."""
+    """T06: whole segments may be missing."""
     log = three(0) + three(1000)
     assert [row.offset for row in decode(log)] == [0, 1, 2, 1000, 1001, 1002]
     assert next_offset(log) == 1003
@@ -141,7 +141,7 @@ records = st.lists(st.builds(Record, octets, octets, headers, st.integers(-(2**4
 def test_any_log_reads_as_the_reference_reads_it(
     batches: list[tuple[list[Record], int]], max_rows: int, start: int
 ) -> None:
-    """T24, T25, T09: also when every few rows a new Arrow batch begins."""
+    """T24, T25, T09: even when a new Arrow batch begins every few rows."""
     log, base = b"", 0
     for some, codec in batches:
         log += build_batch(base, some, codec=codec)
@@ -150,7 +150,7 @@ def test_any_log_reads_as_the_reference_reads_it(
 
 
 def test_batches_that_are_kept_are_not_overwritten_by_later_ones() -> None:
-    """Output buffers are used again only when nobody holds an Arrow batch made from them."""
+    """Output buffers are reused only when nobody holds an Arrow batch made from them."""
     records = [Record(b"k%d" % n, b"v%d" % n * 5, ((b"h", b"%d" % n),), time_delta=n) for n in range(40)]
     log = build_batch(0, records[:20]) + build_batch(20, records[20:], codec=4)
     decoder = RecordDecoder("log", 3, COLUMNS, max_rows=2)
@@ -169,7 +169,7 @@ def test_buffers_that_nobody_holds_are_used_again() -> None:
 
 
 def test_rows_of_several_partitions_share_an_arrow_batch_and_keep_their_places() -> None:
-    """Each row has the topic and partition it came from, also where an Arrow batch is cut among them."""
+    """Each row has the topic and partition it came from, even where an Arrow batch ends among them."""
     decoder = RecordDecoder("a", 0, ("topic", "partition", "offset"), max_rows=4)
     batches = []
     for topic, partition, rows in [("a", 0, 3), ("a", 1, 3), ("longer", 1, 0), ("longer", 7, 4), ("b", 2, 1)]:
@@ -191,7 +191,7 @@ def test_rows_of_several_partitions_share_an_arrow_batch_and_keep_their_places()
 def test_rows_of_a_damaged_buffer_do_not_come_out_later() -> None:
     decoder = RecordDecoder("log", 0, ("offset",), check_crcs=False)
     damaged = bytearray(build_batch(0, [Record(None, b"v")] * 3))
-    damaged[-3] ^= 0x7F  # how long the last value is
+    damaged[-3] ^= 0x7F  # the length of the last value
     decoder.open(np.frombuffer(bytes(damaged), np.uint8))
     with pytest.raises(CorruptBatchError):
         list(decoder.rows(0, 10))
@@ -214,7 +214,7 @@ def test_every_flipped_bit_behind_the_checksum_is_found() -> None:
 
 
 def test_a_checksum_error_names_topic_partition_and_offset() -> None:
-    """T21: checked by default; what an operator needs to find the batch, in words and as facts."""
+    """T21: checked by default; the error says where the batch is, in words and as facts."""
     broken = bytearray(three(40))
     broken[-1] ^= 1
     with pytest.raises(CorruptBatchError, match=r"^\[CHECKSUM_MISMATCH\] log-3: .* offset 40 ") as caught:
@@ -232,7 +232,7 @@ def test_without_the_check_a_damaged_batch_is_read_as_it_is_and_reading_goes_on(
 
 @pytest.mark.parametrize("codec", [5, 6, 7])
 def test_an_unknown_codec_ends_before_any_row_of_the_batch(codec: int) -> None:
-    """T22: typed, with the batch's offset."""
+    """T22: the error is typed and has the batch's offset."""
     log = three(0) + build_batch(3, [Record(None, b"v")], codec=codec, payload=b"whatever")
     with pytest.raises(CorruptBatchError, match=r"^\[UNKNOWN_CODEC\] log-3: the record batch at offset 3"):
         decode(log)
@@ -240,14 +240,14 @@ def test_an_unknown_codec_ends_before_any_row_of_the_batch(codec: int) -> None:
 
 @pytest.mark.parametrize("codec", CODECS[1:])
 def test_damaged_compression_is_a_typed_error(codec: int) -> None:
-    """T22: the checksum is right, what is inside is not."""
+    """T22: the checksum is right, but the content is not."""
     payload = compress(codec, b"no records at all" * 20)[:-9]
     with pytest.raises(CorruptBatchError, match="log-3"):
         decode(build_batch(3, [Record(None, b"v")], codec=codec, payload=payload))
 
 
 def test_a_decompression_bomb_is_refused() -> None:
-    """T22: a batch of kilobytes that wants to become hundreds of megabytes."""
+    """T22: a batch of kilobytes that would expand to hundreds of megabytes."""
     bomb = compress(4, bytes(400 << 20))
     with pytest.raises(CorruptBatchError, match=r"^\[DECOMPRESSION_LIMIT\]"):
         decode(build_batch(0, [Record(None, b"v")], codec=4, payload=bomb))

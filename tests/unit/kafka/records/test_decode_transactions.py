@@ -1,4 +1,4 @@
-"""Which rows of a log with transactions a committed read sees: the mistakes other clients made."""
+"""Which rows of a log with transactions a committed read sees, including mistakes that other clients made."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.kafka.decoding_checks import COLUMNS, decode, values
 
 
 def data(offset: int, *texts: bytes, producer: int = -1, codec: int = 0) -> bytes:
-    """A batch of values; with a producer it belongs to that producer's open transaction."""
+    """Return a batch of values; with a producer it belongs to that producer's open transaction."""
     return build_batch(
         offset, [Record(None, text) for text in texts], producer_id=producer,
         transactional=producer >= 0, codec=codec,
@@ -29,7 +29,7 @@ def abort(offset: int, producer: int) -> bytes:
 
 
 def committed(log: bytes, aborted: list[tuple[int, int]], start: int = 0) -> list[bytes | None]:
-    """What the fast decoder returns; the reference must say the same."""
+    """Return what the fast decoder returns, after checking that the reference agrees."""
     rows = decode(log, start, aborted=aborted)
     assert rows == list(visible_rows(log, start, aborted=aborted))
     return values(rows)
@@ -51,7 +51,7 @@ def test_compressed_batches_of_an_aborted_transaction_are_hidden(codec: int) -> 
 
 
 def test_several_transactions_of_one_producer_are_told_apart() -> None:
-    """T04: the look-out must go on behind the first marker of a producer."""
+    """T04: the search must continue after a producer's first marker."""
     log = data(0, b"bad 1", producer=7) + abort(1, 7)
     log += data(2, b"good 1", producer=7) + commit(3, 7)
     log += data(4, b"bad 2", producer=7) + data(5, b"bad 3", producer=7) + abort(6, 7)
@@ -61,7 +61,7 @@ def test_several_transactions_of_one_producer_are_told_apart() -> None:
 
 
 def test_a_lone_abort_marker_is_passed_over() -> None:
-    """T04: an abort marker of a producer that nobody listed, and one whose transaction is long gone."""
+    """T04: an abort marker of an unlisted producer, and one whose transaction is long gone."""
     log = abort(0, 9) + data(1, b"good") + abort(2, 7) + data(3, b"good too", producer=7) + commit(4, 7)
     assert committed(log, []) == [b"good", b"good too"]
     assert committed(log, [(7, 50)]) == [b"good", b"good too"]
@@ -95,7 +95,7 @@ def test_an_uncommitted_read_sees_aborted_rows_but_no_marker() -> None:
 
 
 def test_an_answer_of_only_aborted_rows_advances() -> None:
-    """T05: no row comes out, and the next offset is behind the batches all the same."""
+    """T05: no row is returned, and yet the next offset is after the batches."""
     log = data(10, b"bad", b"bad", producer=7) + data(12, b"bad", producer=7) + abort(13, 7)
     decoder = RecordDecoder("log", 0, COLUMNS)
     assert decoder.open(np.frombuffer(log, np.uint8)) == 3
@@ -112,7 +112,7 @@ def test_a_tombstone_inside_a_transaction_is_null() -> None:
 
 
 def test_a_malformed_marker_is_an_error_and_not_a_guess() -> None:
-    """T04: a control record too short to say how the transaction ended."""
+    """T04: a control record that is too short to say how the transaction ended."""
     marker = build_batch(1, [Record(b"\x00", b"")], producer_id=7, transactional=True, control=True)
     log = data(0, b"maybe", producer=7) + marker
     with pytest.raises(CorruptBatchError, match="marker"):

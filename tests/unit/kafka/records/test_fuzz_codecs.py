@@ -41,7 +41,7 @@ def test_damaged_compressed_bytes_are_typed_errors_or_plain_bytes(codec: int) ->
     limit = 1 << 20
     decompressor = Decompressor(limit_bytes=limit)
     refused = 0
-    decompressor.decompress(codec, whole[1])  # compiles before the clock runs
+    decompressor.decompress(codec, whole[1])  # compiles before the clock starts
     for _ in range(INPUTS):
         data = damage(rng, rng.choice(whole))
         began = time.process_time()

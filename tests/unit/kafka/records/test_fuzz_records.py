@@ -1,6 +1,6 @@
 """A share of the decoder's fuzz run; the run of a million inputs is `tests/proof/fuzz_records.py`.
 
-Each run is a process of its own: a read behind the buffer ends it, and the test must survive to say so.
+Each run is a separate process: a read beyond the buffer ends it, and the test must survive to report that.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ def check(report: dict[str, object], inputs: int) -> None:
 
 
 def test_damaged_batches_in_front_of_a_protected_page_read_as_the_reference_reads_them() -> None:
-    """T09, T22, T24, T25: twelve kinds of damage, checksums mended in most."""
+    """T09, T22, T24, T25: twelve kinds of damage, with checksums mended in most inputs."""
     check(run_fuzz(15_000, seed=20_240_601), 15_000)
 
 
 def test_damaged_batches_stay_inside_every_array_with_bounds_checks_on() -> None:
-    """T22: the same kernels, compiled with numba's bounds checks."""
+    """T22: with the same kernels, compiled with numba's bounds checks."""
     report = run_fuzz(5_000, seed=77, **check_bounds())
     check(report, 5_000)
 

@@ -1,4 +1,4 @@
-"""Partitions of keys: the same as Java's default partitioner gives."""
+"""Partitions of keys: the same as those of Java's default partitioner."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_any_key_and_any_number_of_partitions_agree(key: bytes, partitions: int)
 
 
 def test_a_null_key_has_no_partition_and_an_empty_key_has_one() -> None:
-    """T24: null against empty, in a key that chooses a partition."""
+    """T24: null and empty differ in a key that chooses a partition."""
     chosen = partition_of_keys(byte_column(pa.array([None, b"", b"x"], pa.binary())), 5)
     assert chosen[0] == NO_KEY
     assert chosen[1] == (slow_murmur2(b"") & 0x7FFFFFFF) % 5

@@ -1,4 +1,4 @@
-"""Arrow columns into record batches, judged by the slow reference decoder."""
+"""Arrow columns into record batches, checked by the slow reference decoder."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def decode(batches: list[bytes]) -> list[Row]:
 
 
 def test_null_and_empty_stay_apart_in_key_value_and_header() -> None:
-    """T24, B046: three states, on the way out."""
+    """T24, B046: null, empty and bytes, when writing."""
     states = [None, b"", b"x"]
     rows = [(key, value, mark) for key in states for value in states for mark in states]
     batch = pa.record_batch(

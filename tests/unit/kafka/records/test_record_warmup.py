@@ -1,4 +1,4 @@
-"""Kernels are compiled once, by whoever comes first; never waited for without end, never stale."""
+"""Kernels are compiled once, by the first process that needs them; no endless wait, no stale kernel."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def run(command: list[str], environment: dict[str, str] | None = None) -> str:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A process that has not warmed up, and a cache place nobody has marked."""
+    """Return the cache of a process that has not warmed up, without a mark."""
     monkeypatch.setattr(record_warmup, "_done", False)
     monkeypatch.setattr(compilation_lock, "_cache_place", lambda: tmp_path)
     return tmp_path
@@ -45,7 +45,7 @@ def marks(place: Path) -> list[Path]:
 def test_a_compiler_that_is_stopped_is_not_waited_for_without_end(
     place: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """DESIGN house rule 7: a task behind it compiles alone, and those that follow find the mark."""
+    """A task that waits for it compiles alone, and later ones find the mark."""
     monkeypatch.setattr(compilation_lock, "LOCK_PATIENCE_S", 0.3)
     with hold_lock(place / "penstock-records.lock"), caplog.at_level(logging.WARNING):
         began = time.monotonic()
@@ -59,7 +59,7 @@ def test_a_compiler_that_is_stopped_is_not_waited_for_without_end(
 
 
 def test_that_other_sources_were_compiled_is_forgotten(place: Path) -> None:
-    """They may come back, and then everybody would compile at once: their kernels are replaced by ours."""
+    """If they come back, every process would compile at once, because our kernels replaced theirs."""
     old = [place / f"penstock-records-0123456789abcdef-{processor}.compiled" for processor in ("one", "two")]
     foreign = [
         place / "penstock-JsonDecoder-0123456789abcdef-one.compiled",
@@ -76,7 +76,7 @@ def test_that_other_sources_were_compiled_is_forgotten(place: Path) -> None:
 def test_what_the_same_sources_gave_another_processor_is_kept(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A home folder shared by different machines: each adds its own to one index."""
+    """A home folder may be shared by different machines, each of which adds its own kernels to one index."""
     record_warmup.ensure_compiled()
     ours = marks(place)
     monkeypatch.setattr(record_warmup, "_done", False)
@@ -98,7 +98,7 @@ def test_where_nothing_can_be_kept_everybody_compiles_for_himself(
 
 
 def test_all_that_a_kernel_is_made_of_is_in_its_stamp() -> None:
-    """numba keeps no other sources in mind than a kernel's own file."""
+    """numba itself tracks only a kernel's own file."""
     made = json.loads(run([sys.executable, "-c", KERNELS]))
     assert len(made) > 20
     for module, origins in made.items():
@@ -107,7 +107,7 @@ def test_all_that_a_kernel_is_made_of_is_in_its_stamp() -> None:
         assert set(origins) <= set(followed), module
 
 
-#: Of each module that has kernels, the modules that what it has imported comes from.
+#: For each module with kernels, the modules that its imported objects come from.
 KERNELS = """
 import json, sys
 from numba.core.dispatcher import Dispatcher
@@ -143,7 +143,7 @@ print(rows.column(0).to_pylist())
 
 @pytest.mark.slow
 def test_a_change_of_what_is_inlined_is_not_hidden_by_compiled_kernels(tmp_path: Path) -> None:
-    """numba itself looks only at a kernel's own file; the copying it inlines stands in another one."""
+    """numba itself looks only at a kernel's own file; the copying code that it inlines is in another file."""
     shutil.copytree(
         Path(penstock.__file__).parent, tmp_path / "penstock", ignore=shutil.ignore_patterns("__pycache__")
     )

@@ -1,4 +1,4 @@
-"""Logins as exchanges of bytes: known vectors, and servers that cheat."""
+"""Logins as exchanges of bytes: known test vectors, and servers that cheat."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def begun(mechanism: str = "SCRAM-SHA-256", username: str = "user"):  # type: ig
 
 
 def test_the_published_scram_exchange_is_reproduced() -> None:
-    """S07: the vector of the standard, byte for byte, signature included."""
+    """S07: the test vector of the standard, byte for byte, signature included."""
     exchange, first = begun()
     assert first == b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
     assert exchange.send(SERVER_FIRST) == CLIENT_FINAL
@@ -64,7 +64,7 @@ def test_a_cheating_server_gets_no_proof_of_the_password(server_first: bytes, re
 
 @pytest.mark.parametrize("final", [SERVER_FINAL.replace(b"6rri", b"7rri"), b"v=", b"", b"e=other-error"])
 def test_a_server_without_the_password_cannot_sign(final: bytes) -> None:
-    """S07: the server's signature is checked, so a stranger's "yes" is no yes."""
+    """S07: the server's signature is checked, so an impostor's "yes" does not count."""
     exchange, _ = begun()
     exchange.send(SERVER_FIRST)
     with pytest.raises(AuthenticationRefused):
@@ -100,7 +100,7 @@ def test_an_unknown_mechanism_is_an_option_error_that_lists_the_known_ones() -> 
 
 
 def test_a_broker_that_repeats_the_password_in_its_refusal_is_not_quoted() -> None:
-    """S01: whatever the broker writes into its error message, the password does not get out."""
+    """S01: whatever the broker writes into its error message, the password is not shown."""
     versions = struct.pack(">hi", 0, 3) + b"".join(
         struct.pack(">hhh", *api) for api in ((18, 0, 0), (17, 1, 1), (36, 0, 0))
     )

@@ -1,4 +1,4 @@
-"""The connection against servers that misbehave: real sockets, hostile or silent peers."""
+"""The connection to servers that misbehave: real sockets, with hostile or silent peers."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_web_server_is_recognised() -> None:
 def test_a_broker_that_takes_a_request_and_stands_still_is_told_before_it_is_given_up(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With the limit of the question, and with how long the stream waits that asks it."""
+    """The message has the request's limit, and how long the stream waits that sent it."""
     monkeypatch.setattr(wire, "TOLD_AFTER_S", 0.1)
     with waiting_for_servers(Patience(900)):
         assert error_of(silence, timeout_ms=300).condition == "BROKER_TIMEOUT"
@@ -118,7 +118,7 @@ def test_a_broker_that_takes_a_request_and_stands_still_is_told_before_it_is_giv
 
 
 def test_a_stop_is_heard_while_an_answer_is_waited_for() -> None:
-    """Before the answer begins, and in the middle of it; the question itself may take a minute."""
+    """Before the answer begins, and in the middle of it; the request itself may take a minute."""
 
     def begin(peer: socket.socket, request: bytes) -> None:
         peer.sendall(struct.pack(">ii", 1000, struct.unpack_from(">i", request, 4)[0]))
@@ -129,7 +129,7 @@ def test_a_stop_is_heard_while_an_answer_is_waited_for() -> None:
         def answer_and_ask(
             peer: socket.socket, request: bytes, answer: Answer = answer, asked: list[float] = asked
         ) -> None:
-            asked.append(time.monotonic() - 1000)  # and all grace is over
+            asked.append(time.monotonic() - 1000)  # and the grace period is long over
             answer(peer, request)
 
         def find(asked: list[float] = asked) -> float | None:
@@ -143,7 +143,7 @@ def test_a_stop_is_heard_while_an_answer_is_waited_for() -> None:
 
 
 def test_an_answer_that_comes_after_a_look_for_a_stop_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looking must not end what nobody has asked to end."""
+    """Looking for a stop must not end a wait without one."""
     monkeypatch.setattr(deadline_module, "LOOK_FOR_STOP_S", 0.001)
     looks: list[None] = []
 
@@ -156,10 +156,13 @@ def test_an_answer_that_comes_after_a_look_for_a_stop_is_read(monkeypatch: pytes
         assert error_of(answer, timeout_ms=60_000).condition == "BROKER_DISCONNECTED"
 
 
-@pytest.mark.parametrize("size", [300_000, 1 << 26])  # what the system takes at once, and what it does not
+@pytest.mark.parametrize("size", [300_000, 1 << 26])  # the system accepts only the first at once
 def test_a_connection_that_the_system_gives_up_is_told_as_that(size: int) -> None:
-    """Its error is a timeout, too. Taken for a slice of a wait, it is followed by the end of the connection,
-    as if the broker had hung up."""
+    """The system's error is a timeout too.
+
+    If it were mistaken for one slice of the wait, the end of the connection would follow, as if the broker
+    had hung up.
+    """
     held, is_over = threading.Event(), threading.Event()
 
     def take_no_more(peer: socket.socket, _request: bytes) -> None:
@@ -362,7 +365,7 @@ def test_error_codes_have_the_names_that_kafka_gives_them() -> None:
 
 
 def test_planning_asks_with_the_settings_that_were_given() -> None:
-    """B138: address, name and limits of the metadata client are the options'; the server sees it."""
+    """B138: address, name and limits of the metadata client are the options'; the server sees them."""
     asked: list[bytes] = []
 
     def note(_peer: socket.socket, request: bytes) -> None:
@@ -387,6 +390,6 @@ def test_planning_asks_with_the_settings_that_were_given() -> None:
 
 
 def test_a_broker_that_cannot_tell_the_limit_of_a_topic_is_one_without_a_hint() -> None:
-    """Writing does not need the answer, so no refusal of the question may end it."""
+    """Writing does not need the answer, so a refusal of the request must not end it."""
     with serve(silence) as port:  # it does not offer DescribeConfigs
         assert find_message_limit(ClientSettings((("127.0.0.1", port),)), "t") is None

@@ -59,7 +59,7 @@ def test_a_connection_that_was_given_back_is_lent_again(pool: ConnectionPool, po
 
 
 def test_a_lent_connection_is_not_lent_twice(pool: ConnectionPool, port: int) -> None:
-    """F40: two borrowers never share one connection, so no answer meets the wrong question."""
+    """F40: two borrowers never share one connection, so no answer meets the wrong request."""
     first, second = borrow(pool, port), borrow(pool, port)
     assert first is not second
     assert len(pool._lent) == 2
@@ -70,8 +70,8 @@ def test_a_lent_connection_is_not_lent_twice(pool: ConnectionPool, port: int) ->
 
 
 def test_renewed_credentials_get_a_connection_of_their_own(pool: ConnectionPool, port: int) -> None:
-    """B160: a login that changed is another key, though host and user are the same."""
-    # The settings carry a login that PLAINTEXT does not use: only the key is looked at here.
+    """B160: a changed login is another key, although host and user are the same."""
+    # The settings carry a login that PLAINTEXT does not use: only the key matters here.
     old = replace(SETTINGS, sasl=SaslSettings("PLAIN", "alice", Secret("old")))
     new = replace(SETTINGS, sasl=SaslSettings("PLAIN", "alice", Secret("new")))
     first = borrow(pool, port, old)
@@ -84,7 +84,7 @@ def test_renewed_credentials_get_a_connection_of_their_own(pool: ConnectionPool,
 
 
 def test_another_consumer_group_shares_the_connections(pool: ConnectionPool, port: int) -> None:
-    """Spark-like group names differ in every query: keyed by them, nothing would ever be reused."""
+    """Group names like Spark's differ in every query: as part of the key they would prevent all reuse."""
     first = borrow(pool, port, replace(SETTINGS, group_id="a"))
     pool.give_back(first)
     patient = replace(SETTINGS, group_id="b", request_timeout_ms=77)
@@ -94,7 +94,7 @@ def test_another_consumer_group_shares_the_connections(pool: ConnectionPool, por
 
 
 def test_at_most_three_idle_connections_are_kept_for_one_key(pool: ConnectionPool, port: int) -> None:
-    """B169: the fourth that comes back is closed."""
+    """B169: the fourth one that comes back is closed."""
     lent = [borrow(pool, port) for _ in range(4)]
     for connection in lent:
         pool.give_back(connection)
@@ -103,7 +103,7 @@ def test_at_most_three_idle_connections_are_kept_for_one_key(pool: ConnectionPoo
 
 
 def test_many_keys_have_their_own_connections(pool: ConnectionPool, port: int) -> None:
-    """B170: what comes back for one key is lent for this key only."""
+    """B170: what comes back for one key is lent only for this key."""
     settings = [replace(SETTINGS, client_id=f"client-{number}") for number in range(5)]
     lent = [borrow(pool, port, one) for one in settings]
     for connection in lent:
@@ -114,7 +114,7 @@ def test_many_keys_have_their_own_connections(pool: ConnectionPool, port: int) -
 
 
 def test_a_borrower_over_the_limit_is_served_at_once(pool: ConnectionPool, port: int) -> None:
-    """B171: the limit is a wish; returning over it closes."""
+    """B171: the limit is soft; a connection that is returned over it is closed."""
     lent = [borrow(pool, port) for _ in range(9)]
     assert len(pool._lent) == 9
     for connection in lent:
@@ -126,7 +126,7 @@ def test_a_borrower_over_the_limit_is_served_at_once(pool: ConnectionPool, port:
 def test_over_the_limit_idle_connections_are_closed_first_and_the_oldest_before_others(
     pool: ConnectionPool, port: int
 ) -> None:
-    """B172: room is made by what nobody uses."""
+    """B172: unused connections make room."""
     idle = [borrow(pool, port, replace(SETTINGS, client_id=name)) for name in ("a", "b", "c")]
     for connection in idle:
         pool.give_back(connection)
@@ -139,7 +139,7 @@ def test_over_the_limit_idle_connections_are_closed_first_and_the_oldest_before_
 def test_connections_that_were_idle_too_long_are_closed_at_the_next_use_of_the_pool(
     pool: ConnectionPool, port: int, clock: Clock
 ) -> None:
-    """B173: without a thread; any borrow or return looks after all keys."""
+    """B173: without a thread; any borrow or return checks all keys."""
     old = borrow(pool, port, replace(SETTINGS, connections_max_idle_ms=10_000))
     pool.give_back(old)
     clock.now += 9.9
@@ -155,7 +155,7 @@ def test_connections_that_were_idle_too_long_are_closed_at_the_next_use_of_the_p
 def test_a_connection_with_a_question_on_its_way_is_closed_instead_of_kept(
     pool: ConnectionPool, port: int
 ) -> None:
-    """F40, B158: its next bytes answer somebody else's question."""
+    """F40, B158: its next bytes answer another request."""
     connection = borrow(pool, port)
     connection.send(struct.pack(">ihhih", 10, 3, 0, 9, -1), Deadline.after_ms(5_000))
     pool.give_back(connection)
@@ -164,7 +164,7 @@ def test_a_connection_with_a_question_on_its_way_is_closed_instead_of_kept(
 
 
 def test_a_connection_that_failed_is_never_lent_again(pool: ConnectionPool, port: int) -> None:
-    """B158: what broke under one task does not meet its repetition."""
+    """B158: what broke under one task is not given to its retry."""
     deadline = Deadline.after_ms(5_000)
     with pytest.raises(ValueError, match="broke"), pool.lend(SETTINGS, HOST, port, deadline) as broken:
         raise ValueError("broke")
@@ -176,7 +176,7 @@ def test_a_connection_that_failed_is_never_lent_again(pool: ConnectionPool, port
 
 
 def test_a_repeated_task_can_ask_for_a_connection_nobody_used(pool: ConnectionPool, port: int) -> None:
-    """B158: `fresh` closes what is idle for this broker and opens a new one."""
+    """B158: `fresh` closes the idle connections to this broker and opens a new one."""
     used = borrow(pool, port)
     pool.give_back(used)
     fresh = pool.borrow(SETTINGS, HOST, port, Deadline.after_ms(5_000), fresh=True)
@@ -190,7 +190,7 @@ def test_a_connection_that_the_broker_closed_meanwhile_is_not_lent(pool: Connect
         connection = borrow(pool, port)
         pool.give_back(connection)
     with pytest.raises(BrokerError, match="BROKER_UNREACHABLE"):
-        borrow(pool, port)  # it tried to open a new one: the idle one was found dead
+        borrow(pool, port)  # it tried to open a new one, because the idle one was found dead
     assert connection.closed
 
 
@@ -244,7 +244,7 @@ def test_a_forked_child_lets_go_of_the_connections_and_the_parent_keeps_them(por
     before = len(POOL._idle)
     child = os.fork()
     if child == 0:
-        signal.alarm(20)  # a child that hangs must not stay behind
+        signal.alarm(20)  # a child that hangs must not be left behind
         os._exit(0 if len(POOL._idle) == 0 and connection.closed else 1)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
@@ -259,7 +259,7 @@ def test_a_fork_while_another_thread_holds_the_pool_does_not_block_the_child() -
     with POOL._lock:
         child = os.fork()
         if child == 0:
-            signal.alarm(20)  # a child that hangs must not stay behind
+            signal.alarm(20)  # a child that hangs must not be left behind
             os._exit(0 if len(POOL._idle) == 0 else 1)
         _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0

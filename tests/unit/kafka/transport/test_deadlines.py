@@ -1,4 +1,4 @@
-"""Tries until a deadline: what is told while they go on."""
+"""Attempts until a deadline, and what is reported meanwhile."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def fail(attempts: Attempts, times: int) -> None:
 def test_failures_that_last_are_told_and_told_again_with_what_is_waited_for(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody should have to guess why nothing happens during a minute of trying."""
+    """Nobody should have to guess why nothing happens during a minute of attempts."""
     monkeypatch.setattr(retries, "TOLD_AFTER_S", 0.0)
     fail(Attempts(Deadline.after_ms(60_000, "a.limit"), "the metadata", 1), 4)
     (told,) = find_warnings(caplog)
@@ -53,7 +53,7 @@ def test_a_short_trouble_is_no_warning(caplog: pytest.LogCaptureFixture) -> None
 def test_pauses_grow_to_their_limit_and_begin_again_when_something_came_forward(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whatever is set, they are not below the least; and the limit counts anew."""
+    """They never fall below the minimum, whatever is set; and the limit starts anew."""
     pauses: list[float] = []
     monkeypatch.setattr(time, "sleep", pauses.append)
     attempts = Attempts(Deadline.after_ms(60_000, "a.limit"), "it", 0)
@@ -85,7 +85,7 @@ def test_the_last_failure_with_time_left_is_told_and_a_final_one_is_raised() -> 
 
 
 def test_a_stop_ends_what_was_waited_for_and_is_named_as_the_reason() -> None:
-    """Else a stream that is asked to stop while its brokers are away ends a minute later."""
+    """Otherwise a stream that is asked to stop while its brokers are away would end a minute later."""
     now = time.monotonic()
     long_ago = Deadline(now + 30, 60_000, "a.limit")
     over = Deadline(now - 1, 60_000, "a.limit")
@@ -95,7 +95,7 @@ def test_a_stop_ends_what_was_waited_for_and_is_named_as_the_reason() -> None:
         with pytest.raises(BrokerError) as stopped:
             long_ago.slice_s("an answer")
         assert has_stopped(stopped.value)
-        assert not stopped.value.retriable  # or it would be tried again
+        assert not stopped.value.retriable  # otherwise it would be retried
         assert "Gave up waiting for an answer: the stream was asked to stop." in str(stopped.value)
         assert over.timeout_error("an answer").condition == "BROKER_TIMEOUT"  # no stop has ended this one
         attempts = Attempts(long_ago, "the metadata", 1)
@@ -106,7 +106,7 @@ def test_a_stop_ends_what_was_waited_for_and_is_named_as_the_reason() -> None:
 
 
 def test_what_begins_after_a_stop_gets_a_moment() -> None:
-    """A stop that came while a database was waited for: brokers that are there are no reason to fail."""
+    """The stop came while a database was waited for: brokers that are reachable are no reason to fail."""
     asked_at = time.monotonic() - 1000
     with hearing_stop(lambda: asked_at):
         later = Deadline.after_ms(60_000)
@@ -115,8 +115,10 @@ def test_what_begins_after_a_stop_gets_a_moment() -> None:
 
 
 def test_a_part_of_a_wait_gets_no_grace_of_its_own() -> None:
-    """One question has parts, one within the other: a connection, a login, an answer. With five seconds for
-    each of them it would take many times as long."""
+    """A request has nested parts: a connection, a login, an answer.
+
+    With five seconds for each of them it would take many times as long.
+    """
     now = time.monotonic()
     whole = Deadline(now + 59, 60_000, "a.limit")  # begun a second ago, and the stop came before it
     nearly_over = Deadline(now + 30, 60_000, "a.limit")

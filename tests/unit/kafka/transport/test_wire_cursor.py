@@ -1,4 +1,4 @@
-"""One cursor over Kafka's bytes: both ways to write a length, and nothing is believed that does not fit."""
+"""One cursor over Kafka's bytes: both encodings of a length, and no length that does not fit is accepted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FLEXIBLE = [b"", b"\x00", b"\x04ok", b"\xff" * 8, b"\xff\xff\xff\xff\x0f"]
 @pytest.mark.parametrize("data", PLAIN)
 @pytest.mark.parametrize("step", ["text", "count"])
 def test_a_plain_length_that_does_not_fit_is_refused(step: str, data: bytes) -> None:
-    """Null, where it has no meaning, is refused as well."""
+    """Null is refused too, where it has no meaning."""
     with pytest.raises(ValueError, match="announced"):
         getattr(WireCursor(data), step)()
 
@@ -33,7 +33,7 @@ def test_a_plain_length_that_does_not_fit_is_refused(step: str, data: bytes) -> 
 @pytest.mark.parametrize("data", FLEXIBLE)
 @pytest.mark.parametrize("step", ["text", "count"])
 def test_a_compact_length_that_does_not_fit_is_refused(step: str, data: bytes) -> None:
-    """Null, where it has no meaning, is refused as well."""
+    """Null is refused too, where it has no meaning."""
     with pytest.raises(ValueError, match=r"announced|does not end"):
         getattr(WireCursor(data, flexible=True), step)()
 

@@ -1,4 +1,4 @@
-"""The offsets in a Spark checkpoint: what a crash in the middle of a change leaves."""
+"""The offsets in a Spark checkpoint, and what a crash in the middle of a change leaves."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ def make_store(folder: Path) -> CheckpointOffsetStore:
 
 
 def test_half_a_line_of_changes_is_not_one(tmp_path: Path) -> None:
-    """The line that a crash cut in half; the next change takes its place."""
+    """A crash cut the line in half; the next change takes its place."""
     store = make_store(tmp_path)
     store.change("0", CHANGES[0])
     with (tmp_path / "penstock-changes-0.jsonl").open("a") as file:

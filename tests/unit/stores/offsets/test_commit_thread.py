@@ -1,4 +1,4 @@
-"""Commits in a thread of their own: in order, merged, each caller told about its own position."""
+"""Commits in a separate thread: in order, merged, and each caller notified about its own position."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Told = tuple[StreamPosition, str | None]
 
 
 class Coordinator:
-    """Commits when it is let, and fails when it is told to."""
+    """A coordinator that commits when it is allowed to, and fails when it is told to."""
 
     def __init__(self) -> None:
         self.seen: list[StreamPosition] = []
@@ -60,7 +60,7 @@ def at(first: int, second: int = 0) -> StreamPosition:
 def test_what_was_offered_last_is_committed_once_more(
     coordinator: Coordinator, commits: CommitThread[StreamPosition]
 ) -> None:
-    """Also while it is under way, and also if it has failed; with nothing offered there is nothing to do."""
+    """Also while that commit is running, and if it has failed; without an offer there is nothing to do."""
     commits.repeat()
     assert commits.flush(10)
     coordinator.may_go_on.clear()
@@ -82,7 +82,7 @@ def test_what_was_offered_last_is_committed_once_more(
 def test_what_waits_is_merged_to_the_highest_end_of_each_partition(
     coordinator: Coordinator, commits: CommitThread[StreamPosition]
 ) -> None:
-    """B229, D37: and each callback gets the position it was given, not the newest."""
+    """B229, D37: each callback gets the position it was given, not the newest."""
     listener = Listener()
     coordinator.may_go_on.clear()
     commits.offer(at(1), listener)
@@ -99,7 +99,7 @@ def test_what_waits_is_merged_to_the_highest_end_of_each_partition(
 def test_a_failed_commit_is_told_counted_and_goes_with_the_next(
     coordinator: Coordinator, commits: CommitThread[StreamPosition], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """D36: the callback gets the error; nothing stops, nothing is lost."""
+    """D36: the callback gets the error; nothing stops, and nothing is lost."""
     listener = Listener()
     coordinator.fails = 1
     commits.offer(at(7, 1), listener)
@@ -117,7 +117,7 @@ def test_a_failed_commit_is_told_counted_and_goes_with_the_next(
 def test_what_failed_last_can_be_tried_again(
     coordinator: Coordinator, commits: CommitThread[StreamPosition]
 ) -> None:
-    """T32: at the end no next one comes."""
+    """T32: at the end there is no next one."""
     coordinator.fails = 1
     commits.offer(at(7))
     assert commits.flush(10)
@@ -132,7 +132,7 @@ def test_what_failed_last_can_be_tried_again(
 def test_a_callback_that_raises_keeps_nobody_from_being_told(
     coordinator: Coordinator, commits: CommitThread[StreamPosition], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error is the caller's own and ends the thread; the next offer begins another."""
+    """The error belongs to the caller and ends the thread; the next offer starts another thread."""
     raised: list[object] = []
     monkeypatch.setattr(threading, "excepthook", lambda given: raised.append(given.exc_value))
     listener = Listener()
@@ -157,7 +157,7 @@ def test_a_callback_that_raises_keeps_nobody_from_being_told(
 def test_what_was_offered_before_a_move_by_hand_does_not_come_after_it(
     coordinator: Coordinator, commits: CommitThread[StreamPosition]
 ) -> None:
-    """T33: not even by way of a commit that was under way and failed; who offered it is told."""
+    """T33: not even through a commit that was running and failed; the caller who offered it is notified."""
     listener = Listener()
     coordinator.may_go_on.clear()
     coordinator.fails = 1

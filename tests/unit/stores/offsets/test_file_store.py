@@ -1,4 +1,4 @@
-"""Offsets in files: what a crash, a bad disk and another program can do to them."""
+"""Offsets in files, and what a crash, a bad disk and another program can do to them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def file_of(tmp_path: Path) -> Path:
 
 
 def test_every_flipped_bit_and_every_cut_is_noticed(store: FileOffsetStore, tmp_path: Path) -> None:
-    """B295: the checksum tells; no damaged file is ever a position."""
+    """B295: the checksum shows it; a damaged file never becomes a position."""
     store.save("s", ONE)
     path = file_of(tmp_path)
     good = path.read_bytes()
@@ -103,7 +103,7 @@ store.save("s", StreamPosition({TopicPartition("t", n): 2 for n in range(500)}))
 def test_a_program_killed_while_it_saves_leaves_the_old_position_or_the_new(
     moment: str, kept: int, tmp_path: Path
 ) -> None:
-    """C21: whole, whatever the moment; and the next program saves as if nothing had been."""
+    """C21: the file is whole at every moment; and the next program saves as if nothing had happened."""
     store = FileOffsetStore(tmp_path)
     whole = [StreamPosition({TopicPartition("t", n): offset for n in range(500)}) for offset in range(4)]
     store.save("s", whole[1])
@@ -116,7 +116,7 @@ def test_a_program_killed_while_it_saves_leaves_the_old_position_or_the_new(
 
 
 def test_the_file_of_another_stream_is_refused(store: FileOffsetStore, tmp_path: Path) -> None:
-    """A copy under another name would let two streams begin at the position of one."""
+    """A copy under another name would let two streams begin at the same position."""
     store.save("s", ONE)
     path = file_of(tmp_path)
     path.with_name("other.json").write_bytes(path.read_bytes())
@@ -125,7 +125,7 @@ def test_the_file_of_another_stream_is_refused(store: FileOffsetStore, tmp_path:
 
 
 def test_half_a_line_of_changes_is_not_one(store: FileOffsetStore, tmp_path: Path) -> None:
-    """The line that a crash cut in half; the next change takes its place."""
+    """A crash cut the line in half; the next change takes its place."""
     changes = [Change(number, "ann", "rewind", ONE if number else None, ONE) for number in range(3)]
     store.change("s", changes[0])
     path = file_of(tmp_path).with_suffix(".changes")

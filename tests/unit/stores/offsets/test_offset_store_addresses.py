@@ -1,4 +1,4 @@
-"""One text names any offset store, and a wrong one is told without repeating it."""
+"""A single text names any offset store, and an error about a wrong one does not repeat it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ONE = StreamPosition({TopicPartition("t", 0): 5})
 
 
 def test_each_address_opens_its_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """C17, C25: those that need no server."""
+    """C17, C25: those kinds that need no server."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder.db").mkdir()
     kinds = {
@@ -39,7 +39,7 @@ def test_each_address_opens_its_kind(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_each_store_has_a_name_that_can_stand_in_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What `penstock offsets` prints; a class of ours says nothing to whoever reads it."""
+    """`penstock offsets` prints it; one of our class names would mean nothing to its readers."""
     monkeypatch.chdir(tmp_path)
     names = {
         "memory:": "the memory of this process",

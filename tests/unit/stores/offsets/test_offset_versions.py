@@ -1,4 +1,4 @@
-"""What version 1 of the offset stores has written stays readable; a new one needs golden files, too."""
+"""What version 1 of the offset stores wrote stays readable; a new version needs golden files too."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def check(store: OffsetStore) -> None:
 
 
 def test_files_of_version_1_are_read_and_go_on(tmp_path: Path) -> None:
-    """B295: with the checksum that they carry."""
+    """B295: and their checksums are checked."""
     assert position_documents.VERSION == 1
     for end in ("json", "changes"):
         shutil.copy(GOLDEN / f"offsets_v1.{end}", tmp_path / f"counts%20%C3%A9.{end}")

@@ -1,4 +1,4 @@
-"""When offsets in a group are committed again: before they expire, and never in the way of what is newer."""
+"""When offsets in a group are committed again: before they expire, and never at the expense of newer ones."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_period_is_a_quarter_of_the_retention_and_at_most_a_day(
 
 
 def test_what_an_earlier_program_has_committed_is_renewed_at_once_and_then_each_period() -> None:
-    """Nobody knows how old it is. The brokers are asked once for each renewal, and not right after it."""
+    """Its age is unknown. The brokers are asked once per renewal, and not right after it."""
     clock, asked = Clock(), list[float]()
 
     def ask() -> int:
@@ -98,12 +98,12 @@ def test_the_brokers_are_asked_before_the_shortest_retention_is_at_risk() -> Non
 
 
 def hurry(ask: Callable[[], int] = lambda: 4) -> RenewalSchedule:
-    """Renew every millisecond, if the answer is 4."""
+    """Return a schedule that renews every millisecond, if the answer is 4."""
     return RenewalSchedule(ask, ask_after_s=0)
 
 
 def test_a_queue_of_commits_renews_what_stands_when_nothing_comes(caplog: pytest.LogCaptureFixture) -> None:
-    """What was committed last, again and again, also after a failure; not counted as a commit."""
+    """The last commit is repeated again and again, even after a failure, and is not counted as a commit."""
     committed, renewed, failing = list[Offsets](), list[Offsets](), [True]
 
     def renew(offsets: Offsets) -> None:
@@ -126,7 +126,7 @@ def test_a_queue_of_commits_renews_what_stands_when_nothing_comes(caplog: pytest
 
 
 def test_a_slow_answer_about_the_retention_holds_up_no_commit() -> None:
-    """Right after a commit nobody asks: the next commit may follow at once."""
+    """Nothing is asked right after a commit, because the next commit may follow at once."""
     answer, committed = threading.Event(), list[Offsets]()
 
     def ask() -> int | None:
@@ -147,7 +147,7 @@ def test_a_slow_answer_about_the_retention_holds_up_no_commit() -> None:
 
 
 def test_what_is_dropped_while_the_brokers_are_asked_is_not_renewed() -> None:
-    """And who waits for commits does not wait for that answer, when nothing is left to commit."""
+    """And flushing does not wait for that answer when nothing is left to commit."""
     asking, answer, renewed = threading.Event(), threading.Event(), list[Offsets]()
 
     def ask() -> int:
@@ -172,7 +172,7 @@ def test_what_is_dropped_while_the_brokers_are_asked_is_not_renewed() -> None:
 
 @pytest.fixture
 def raised(monkeypatch: pytest.MonkeyPatch) -> list[BaseException | None]:
-    """The errors with which threads have ended."""
+    """Collect the errors with which threads have ended."""
     raised: list[BaseException | None] = []
     monkeypatch.setattr(threading, "excepthook", lambda given: raised.append(given.exc_value))
     return raised
@@ -181,7 +181,7 @@ def raised(monkeypatch: pytest.MonkeyPatch) -> list[BaseException | None]:
 def test_an_unforeseen_error_ends_no_renewals(
     raised: list[BaseException | None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An idle stream offers what it has offered before, so nothing else would begin them again."""
+    """An idle stream offers what it has offered before, so nothing else would start them again."""
     failing, renewed = [True], list[Offsets]()
 
     def renew(offsets: Offsets) -> None:
@@ -229,7 +229,7 @@ def test_an_unforeseen_error_of_a_callback_ends_no_renewals(raised: list[BaseExc
 
 
 def test_what_was_moved_by_hand_is_not_renewed() -> None:
-    """Dropped is dropped, until something is committed again."""
+    """Once dropped, it stays dropped until something is committed again."""
     commits = CommitThread[Offsets](
         lambda offsets: None, "g", renew=lambda offsets: None, renewal=RenewalSchedule(lambda: None)
     )

@@ -1,4 +1,4 @@
-"""Cursors: all changes from nothing on, applied in order, are the list, whatever happened in between."""
+"""Cursors: all changes from the start, applied in order, give the list, whatever happened in between."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def shown(delta: Delta) -> tuple[list[str], list[str], bool]:
 
 
 class Enforcer:
-    """Somebody who asks now and then, and does what the answer says."""
+    """An enforcer that asks now and then, and does what the answer says."""
 
     def __init__(self, gate: Gate) -> None:
         self.gate, self.cursor = gate, 0
@@ -60,7 +60,7 @@ steps = st.one_of(
 def test_all_deltas_applied_in_order_are_the_full_list_at_every_step(
     history: list[tuple[tuple[str, Any, int], set[int]]], allow: list[str]
 ) -> None:
-    """One asks at each step, others miss some; one of them allows more than the others."""
+    """One enforcer asks at each step, others miss some steps, and one of them allows more than the others."""
     gate = Gate.of(allow=allow)
     enforcers = [Enforcer(gate), Enforcer(NOTHING), Enforcer(gate)]
     now_us = NOW_US
@@ -123,7 +123,7 @@ def test_a_cursor_that_nobody_knows_gets_the_whole_list(place: Place) -> None:
 
 
 def test_a_database_made_anew_never_answers_an_old_cursor_with_a_part(tmp_path: Path) -> None:
-    """Its cursors begin behind all that the old one gave out."""
+    """The new database's cursors begin after all those that the old one gave out."""
     old = make_database(tmp_path / "old.db")
     for number in range(5):
         decide(old, f"192.0.2.{number}")

@@ -1,4 +1,4 @@
-"""Files of the blocklist: whole at every moment, new when the list is, and left alone otherwise."""
+"""Blocklist files: complete at every moment, rewritten when the list changes, and left alone otherwise."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from tests.support.accesslog.decisions_database import (
 )
 
 #: Writes a new file over an old one, and is killed before line 1, 2, 3, ... of what it executes there. After
-#: each death it prints what the file holds: o for the old content, n for the new one, anything else for half.
+#: each kill it prints what the file holds: o for the old content, n for the new content, anything else for
+#: half.
 KILLED_AT_EVERY_LINE = """
 import os, signal, sys
 from pathlib import Path
@@ -106,7 +107,7 @@ def test_what_a_killed_writer_left_is_removed_when_it_is_old(tmp_path: Path) -> 
 
 
 def test_a_link_in_the_place_of_the_file_is_replaced_and_not_followed(tmp_path: Path) -> None:
-    """Otherwise whoever can make links there could have any file overwritten."""
+    """Otherwise anyone who can create links there could have any file overwritten."""
     precious, path = tmp_path / "precious", tmp_path / "blocklist.txt"
     precious.write_text("precious")
     path.symlink_to(precious)
@@ -178,7 +179,7 @@ def test_nothing_is_written_when_nothing_has_changed(place: Place, tmp_path: Pat
 
 
 def test_after_a_restart_only_what_tells_seconds_is_written_again(place: Place, tmp_path: Path) -> None:
-    """Seconds are counted from the moment of writing; what tells none is still true."""
+    """Seconds count from the moment of writing; a file without seconds is still true."""
     clock, folder = Clock(), tmp_path / "lists"
     decide(place, "192.0.2.1")
     BlocklistWriter(place, folder, Gate.of(), ("text", "nftables"), clock_us=clock).refresh()
@@ -208,7 +209,7 @@ def test_wrong_formats_are_refused_at_once(tmp_path: Path) -> None:
 
 
 def test_of_a_long_list_only_what_is_new_is_put_into_words(place: Place, tmp_path: Path) -> None:
-    """Each change of a list writes all of it, and in a flood a long one changes every second."""
+    """Each change of a list rewrites all of it, and in a flood a long list changes every second."""
     lists = tmp_path / "lists"
     words = (blocklist_formats.show_network, blocklist_formats._write_ban)
     for each in words:

@@ -1,4 +1,4 @@
-"""Each format of the blocklist, read back by a strict reader of its grammar: what it says, nothing else."""
+"""Each blocklist format, read back by a strict reader of its grammar: it says nothing but what it should."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.hostile_texts import HOSTILE
 SECOND_US = 1_000_000
 NOW_US = 1_900_000_000 * SECOND_US
 
-#: What an entry says: a network, and the seconds it has left where the format tells them.
+#: What an entry says: a network, and its remaining seconds where the format has them.
 Read = dict[ipaddress.IPv4Network | ipaddress.IPv6Network, int | None]
 
 
@@ -165,7 +165,7 @@ READERS: dict[str, Callable[[str], Read]] = {
     "nginx": read_nginx,
     "nginx-geo": read_nginx_geo,
 }
-#: A small world, so that networks meet.
+#: Few addresses, so that networks overlap.
 networks = st.one_of(
     st.builds(
         lambda n, w: Network(4, 0xC0000200 + (n >> w << w), 32 - w), st.integers(0, 63), st.integers(0, 5)

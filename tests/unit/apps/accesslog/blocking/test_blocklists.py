@@ -1,4 +1,4 @@
-"""Who is blocked at a moment: what counts, has ended, was undone, and what may never be in a list."""
+"""Who is blocked at a given moment: what counts, has ended or was undone, and what may never be in a list."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def blocked(place: Place, now_us: int = NOW_US) -> list[str]:
 
 # --- networks ---------------------------------------------------------------------------------------------
 
-# Small worlds: few addresses, so that networks meet.
+# Few addresses, so that networks overlap.
 addresses = st.one_of(
     st.integers(0, 63).map(lambda n: (4, 0xC0000200 + n)),
     st.integers(0, 63).map(lambda n: (6, (0x20010DB8 << 96) + n)),
@@ -103,7 +103,7 @@ bans = st.builds(lambda n, ends: Ban(n, ends, f"{n}/{ends}", "r", "c"), networks
 
 
 def end_of_each(some: list[Ban]) -> dict[tuple[int, int], int]:
-    """How long each address is blocked: all that a list means."""
+    """Return how long each address is blocked, which is all that a list means."""
     ends: dict[tuple[int, int], int] = {}
     for ban in some:
         for member in members(ban.network):
@@ -166,7 +166,7 @@ def test_a_network_too_wide_to_be_one_attacker_is_in_no_list(place: Place, subje
 
 @pytest.mark.usefixtures("place")
 def test_no_hostile_subject_becomes_an_entry() -> None:
-    """S32: what is no address is no entry, whatever else it is."""
+    """S32: what is not an address becomes no entry, whatever else it is."""
     assert len(HOSTILE) >= 300
     rows = [
         (f"d{number}", text, kind, text, NOW_US - 1, NOW_US + SECOND_US, "r", "c")
@@ -196,7 +196,7 @@ def test_an_order_undoes_what_is_decided_in_its_grace_time_and_nothing_later(pla
     "subject", ["10.0.0.5", "172.16.0.1", "192.168.7.0/24", "100.64.0.1", "fd00::/64", "fec0::/64"]
 )
 def test_a_private_network_is_in_no_list_unless_that_is_asked_for(place: Place, subject: str) -> None:
-    """Also one that was decided upon before such addresses were spared."""
+    """Even a network that was decided upon before such addresses were spared."""
     decide(place, subject)
     bans = Database(place).run(lambda s: read_bans(s, now_us=NOW_US))
     assert Gate.of().apply(bans) == []

@@ -1,4 +1,4 @@
-"""The API for enforcers over a real socket: what it answers, and what it refuses whoever asks however."""
+"""The API for enforcers over a real socket: what it answers, and what it refuses to anyone."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Clock:
 
 
 def note_batch(place: Place, stream: str, at_ms: int) -> None:
-    """What a batch of this stream leaves in the ledger; the pipeline's is named in its settings."""
+    """Write what a batch of this stream leaves in the ledger; the settings name the pipeline's stream."""
 
     def write(session: Session) -> None:
         ensure_tables(session, LEDGER)
@@ -133,7 +133,7 @@ def test_the_list_as_json_as_text_and_its_health(api: EnforcementApi, place: Pla
 def test_a_pipeline_that_publishes_nothing_any_more_is_not_healthy(
     api: EnforcementApi, place: Place, clock: Clock
 ) -> None:
-    """Its list is still given, and batches of other streams in the same database do not count."""
+    """Its list is still served, and batches of other streams in the same database do not count."""
     clock.now_us = NOW_US + 180 * SECOND_US
     answer, body = ask(api, "/v1/health")
     assert (answer.status, json.loads(body)["last_batch_age_s"]) == (200, 180.0)
@@ -149,7 +149,7 @@ def test_a_pipeline_that_publishes_nothing_any_more_is_not_healthy(
 
 
 def test_a_last_batch_in_the_future_is_as_old_as_nothing_came_after_it(place: Place, clock: Clock) -> None:
-    """The computer's clock was set back by an hour: a pipeline that has ended must not look well so long."""
+    """The computer's clock was set back by an hour: an ended pipeline must not look healthy until then."""
     note_batch(place, "accesslog", NOW_US // 1000 + 3_600_000)
     seconds = [0.0]
     lists = _Lists(place, Gate.of(), clock, 180.0, lambda: seconds[0])
@@ -235,7 +235,7 @@ def test_a_database_that_is_away_is_told_as_503_without_its_place(
 @pytest.mark.usefixtures("place")
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "BREW"])
 def test_every_method_but_get_and_head_is_refused(api: EnforcementApi, method: str) -> None:
-    """Nothing can be changed here, so nothing but reading is answered."""
+    """Nothing can be changed here, so only read requests are answered."""
     answer, body = ask(api, "/v1/blocklist", method=method, body=b"x" * 1000)
     assert (answer.status, answer.getheader("Allow")) == (405, "GET, HEAD")
     assert json.loads(body)["error"] == "METHOD_NOT_ALLOWED"
@@ -247,7 +247,7 @@ def test_every_method_but_get_and_head_is_refused(api: EnforcementApi, method: s
      "localhost:x", "localhost@evil.example", "[::2]", "localhost evil"],
 )  # fmt: skip
 def test_a_foreign_host_is_refused(api: EnforcementApi, host: str) -> None:
-    """A page in a browser reaches this port only by a name that is not ours."""
+    """A page in a browser can reach this port only under a name that is not ours."""
     answer, body = ask(api, "/v1/blocklist", Host=host)
     assert (answer.status, json.loads(body)["error"]) == (403, "HOST_NOT_ALLOWED")
 
@@ -263,7 +263,7 @@ def test_no_host_and_two_hosts_are_refused(api: EnforcementApi) -> None:
 
 
 def test_with_a_token_nobody_is_answered_without_it(place: Place) -> None:
-    """Neither the list nor the health, nor what there is."""
+    """Neither the list nor the health, nor whether a path exists."""
     with EnforcementApi(place, Gate.of(), listen="127.0.0.1:0", token=TOKEN, requests_per_s=10_000) as api:
         api.start()
         wrong = [
@@ -285,7 +285,7 @@ def test_with_a_token_nobody_is_answered_without_it(place: Place) -> None:
 
 
 def test_tokens_are_compared_in_constant_time() -> None:
-    """By their digests, with the comparison made for that."""
+    """Their digests are compared, with the function made for that."""
     from penstock.apps.accesslog.blocking.enforcement_guards import TokenCheck
 
     assert "compare_digest" in TokenCheck.admits.__code__.co_names
@@ -293,7 +293,7 @@ def test_tokens_are_compared_in_constant_time() -> None:
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:0", "[::]:0", "192.0.2.1:0"])
 def test_an_address_that_others_can_reach_needs_a_token(place: Place, listen: str) -> None:
-    """It is refused before anything listens."""
+    """It is refused before the server listens."""
     with pytest.raises(OptionError, match="TOKEN_NEEDED"):
         EnforcementApi(place, Gate.of(), listen=listen, hosts=["block.example"])
 
@@ -313,7 +313,7 @@ def test_who_listens_everywhere_must_say_its_names(place: Place) -> None:
     ["", "secret", "a" * 100, "0123456789abcdef0123456789abcde", "0123456789" * 3, "has blank" * 9, "ü" * 60],
 )
 def test_a_token_of_less_than_128_bits_is_refused_and_not_shown(weak: str) -> None:
-    """Half a secret is none."""
+    """A weak token protects nothing; the error does not repeat it."""
     with pytest.raises(OptionError, match="TOKEN_WEAK") as refused:
         check_token(weak)
     assert not weak or weak not in str(refused.value)
@@ -335,7 +335,7 @@ def test_an_address_to_listen_on_is_an_address(listen: str) -> None:
 
 
 def test_what_is_too_large_is_refused_early(api: EnforcementApi) -> None:
-    """A first line, headers in bytes, headers in number, a body."""
+    """A first line, headers by size, headers by number, and a body."""
     host = b"Host: localhost\r\n"
     line = b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n" + host + b"\r\n"
     assert read_status(ask_raw(api, line)) == 414
@@ -351,7 +351,7 @@ def test_what_is_too_large_is_refused_early(api: EnforcementApi) -> None:
 
 
 def test_who_asks_too_often_is_told_to_wait(place: Place) -> None:
-    """And may ask again a little later."""
+    """A little later the client may ask again."""
     with EnforcementApi(place, Gate.of(), listen="127.0.0.1:0", requests_per_s=0.01) as api:
         api.start()
         assert ask(api, "/v1/health")[0].status == 200
@@ -373,7 +373,7 @@ def test_a_rate_counts_each_address_and_forgets_the_silent() -> None:
 def test_slow_clients_hold_up_nobody_and_are_cut_off(
     api: EnforcementApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that fall silent, and those that send a byte now and then, for ever."""
+    """Some clients fall silent, others send a byte now and then, without end."""
     monkeypatch.setattr(enforcement_api, "REQUEST_DEADLINE_S", 4.0)
     slow = [socket.create_connection(("127.0.0.1", api.port), timeout=20) for _ in range(20)]
     for each in slow:
@@ -381,7 +381,7 @@ def test_slow_clients_hold_up_nobody_and_are_cut_off(
     assert ask(api, "/v1/health")[0].status == 200
     for each in slow:
         each.setblocking(False)
-        with pytest.raises(BlockingIOError):  # still being waited for: the answer came before their end
+        with pytest.raises(BlockingIOError):  # still waited for: the answer came before their end
             each.recv(1)
     open_ones = set(slow)
     deadline = time.monotonic() + 15
@@ -405,7 +405,7 @@ def test_slow_clients_hold_up_nobody_and_are_cut_off(
 def test_more_connections_than_there_is_room_for_are_closed(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And those inside are still answered."""
+    """Clients that are already connected are still answered."""
     monkeypatch.setattr(enforcement_api, "MOST_CONNECTIONS", 3)
     with EnforcementApi(place, Gate.of(), listen="127.0.0.1:0") as api:
         api.start()
@@ -425,7 +425,7 @@ def test_more_connections_than_there_is_room_for_are_closed(
      "/v1/blocklist.json", "/v1/decisions/" + "a" * 129, "/v1/decisions/%00", "/v1/blocklist.txt%00.html"],
 )  # fmt: skip
 def test_there_is_nothing_else_to_be_found(api: EnforcementApi, target: str) -> None:
-    """No listing, no files, no other way to the same place."""
+    """There are no listings, no files, and no other paths to the same place."""
     answer, body = ask(api, target)
     assert (answer.status, json.loads(body)["error"]) == (404, "NOT_FOUND")
 
@@ -440,7 +440,7 @@ def test_a_question_that_is_none_is_refused(api: EnforcementApi, query: str) -> 
 
 
 def test_no_answer_repeats_the_question(api: EnforcementApi) -> None:
-    """Whatever is asked, in the path, the query or the first line, no answer holds any of it."""
+    """Whatever the path, the query or the first line holds, no answer repeats any of it."""
     secret = b"zq7<script>zq7"
     for text in HOSTILE:
         words = text.encode("utf-8", "replace")[:600].replace(b"\n", b"").replace(b"\r", b"")
@@ -455,7 +455,7 @@ def test_no_answer_repeats_the_question(api: EnforcementApi) -> None:
 
 
 def test_every_answer_tells_browsers_to_keep_their_hands_off(api: EnforcementApi) -> None:
-    """No sniffing, no frames, no script, no cache."""
+    """The headers forbid sniffing, frames, scripts and caching."""
     for target in ("/v1/health", "/nothing"):
         answer, _ = ask(api, target)
         assert answer.getheader("X-Content-Type-Options") == "nosniff"

@@ -1,4 +1,4 @@
-"""The fold: the same as its plain twin, and the same however a log is cut, mixed, stopped and resumed."""
+"""The fold: equal to its plain twin, and the same however a log is cut, mixed, stopped and resumed."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_topic_keyed_by_client_and_one_keyed_by_server_give_the_same_decisions
 
 
 def test_histories_make_decisions_of_every_rule() -> None:
-    """Guards the three tests above: a history that decides nothing proves nothing."""
+    """Guards the three tests above: a history without decisions would prove nothing."""
     seen = {
         rule for seed in range(30) for _, rule, *_ in run_at_once(spread(make_history(seed, 300), "client"))
     }
@@ -237,7 +237,7 @@ def test_a_ban_is_over_when_grace_begins_also_within_a_batch(whole: bool) -> Non
 
 
 def test_a_ban_is_over_for_a_client_that_came_back_when_its_grace_had_ended() -> None:
-    """The order is known only to batches in which the client was silent."""
+    """Only batches in which the client was silent know the order."""
     orders = OrdersInForce((("192.0.2.1", START + 5 * SECOND, START + 60 * SECOND),))
     runner = Runner(replace(SETTINGS, ban_us=600 * SECOND, most_ban_us=6000 * SECOND), partitions=1)
     runner.feed([(0, [make_line(0, "192.0.2.1", 0, "hard.ten"), make_line(1, CLIENTS[3], 4)])])
@@ -282,7 +282,7 @@ def test_a_group_rule_in_simulation_changes_nothing_that_is_enforced() -> None:
     assert {row[1] for row in enforced[0]} == {"net.clients"}
     simulated = [[row[0] for row in rows if row[1] == "net.watched"] for rows in told[1:]]
     assert all(set(named) == {line.client for line in lines} for named in simulated)
-    assert all(len(named) <= 2 * 6 for named in simulated)  # two times of twenty seconds
+    assert all(len(named) <= 2 * 6 for named in simulated)  # two periods of twenty seconds
 
 
 def test_decisions_carry_the_lines_that_caused_them() -> None:
@@ -384,7 +384,7 @@ for seed in range(12):
 
 @pytest.mark.slow
 def test_the_kernel_stays_within_its_arrays() -> None:
-    """Each place is checked, also where there are more subjects than places."""
+    """Each array access is checked, including when there are more subjects than places."""
     outcome = subprocess.run(
         [sys.executable, "-c", CHECKED, __file__],
         cwd=Path(__file__).parents[5],

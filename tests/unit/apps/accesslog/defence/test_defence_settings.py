@@ -38,7 +38,7 @@ def test_ranges_hold_what_their_networks_hold(addresses: list[object], cut: int,
     for address in (*addresses, asked):
         number = int(address) | (0xFFFF << 32 if address.version == 4 else 0)  # type: ignore[attr-defined, call-overload]
         held = any(first <= number <= last for first, last in zip(firsts, lasts, strict=True))
-        # One inside IPv6 is the same client as its IPv4 address, which `ipaddress` does not say.
+        # An IPv4 address inside IPv6 is the same client, which `ipaddress` does not say.
         if not any(getattr(each, "ipv4_mapped", None) for each in (address, *addresses)):
             assert held == any(each.version == address.version and address in each for each in networks)  # type: ignore[attr-defined]
 
@@ -99,7 +99,7 @@ def test_pieces_of_state_are_small_and_bring_everything_back() -> None:
 
 
 def make_golden_state() -> LaneState:
-    """Subjects of every kind, counters of every sort, members, a path, evidence, and events that wait."""
+    """Return state with subjects and counters of all kinds, members, a path, evidence, waiting events."""
     runner = Runner(SETTINGS, partitions=2)
     for number, lines in spread(make_history(7, 250), "client", 2).items():
         runner.feed([(number, lines[:90])])
@@ -107,7 +107,7 @@ def make_golden_state() -> LaneState:
 
 
 def tell(state: LaneState) -> object:
-    """What a state holds, without where it stands in memory."""
+    """Return the content of a state, independent of where it is in memory."""
     again = LaneState.unpack(state.pack(), SETTINGS)
     rows = sorted(again.clients.rows[again.clients.slots[again.clients.slots >= 0]][:, :9].tolist())
     groups = sorted(again.groups.rows[again.groups.slots[again.groups.slots >= 0]][:, :9].tolist())

@@ -1,4 +1,4 @@
-"""The lines that are told with a decision: of hits the requests, of switches the agents; so many only."""
+"""The lines shown with a decision: requests for hits, agents for switches, and only so many of them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def write_log(agents: list[bytes]) -> pa.Array:
 @pytest.mark.parametrize("size", [1, 3, 100])
 @pytest.mark.parametrize("packs", [False, True])
 def test_who_switches_agents_is_told_with_the_agents(size: int, packs: bool) -> None:
-    """In one batch, in batches of a line, and with the state written down between them."""
+    """In one batch, in batches of one line, and with the state serialized in between."""
     lines = [make_line(n, "192.0.2.1", n * 0.1, 10 + n) for n in range(9)]
     lines += [make_line(20 + n, "198.51.100.1", 2 + n * 0.1, 10 + n % 2, "signal.a") for n in range(2)]
     runner = Runner(SETTINGS, partitions=1, packs=packs)
@@ -111,7 +111,7 @@ def test_agents_are_cut_and_a_log_without_them_names_none() -> None:
 
 
 def test_the_shipped_rule_shows_what_a_stranger_called_himself() -> None:
-    """What is no text is told by its bytes, cut; who shows it escapes the rest."""
+    """What is not text is shown by its bytes, cut short; the display escapes the rest."""
     agents = [b"%d \xff\x1b[31m<b>%s" % (n, b"x" * 200) for n in range(20)]
     agents[5:15] = [b"-" if n == 12 else agents[n] for n in range(5, 15)]
     settings = DefenceSettings.default()

@@ -1,4 +1,4 @@
-"""The evidence of decisions, looked for all at once, against a plain reading of the rule."""
+"""The evidence of decisions, found for all of them at once, compared with a plain reading of the rule."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ keys = st.tuples(st.integers(0, 1), st.sampled_from([0, 5, 2**64 - 1]), st.sampl
 
 
 def _tell(offset: int) -> tuple[int, int, int, bytes]:
-    """Partition, offset, time and text of a row, all different."""
+    """Return partition, offset, time and text of a row, all different."""
     return 1000 + offset, offset, 2000 + offset, b"%d" % offset
 
 
@@ -40,7 +40,7 @@ def test_the_last_rows_of_a_subject_up_to_its_event_are_found(
     batch: list[tuple[int, tuple[int, int, int]]],
     asked: list[tuple[int, tuple[int, int, int]]],
 ) -> None:
-    """`batch`: how many events further each row stands; `asked`: the events and subjects of decisions."""
+    """`batch` says how many events further each row is; `asked`, the events and subjects of decisions."""
     places = np.cumsum([0, *(step for step, _ in batch)], dtype=np.int64)[1:]
     witnesses = Witnesses(
         make_rows(before, 0), _KEPT, places, make_rows([key for _, key in batch], len(before))

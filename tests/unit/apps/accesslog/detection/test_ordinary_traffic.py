@@ -1,6 +1,6 @@
-"""Ordinary traffic of common software: no rule takes it for an attack, and no session of it is blocked.
+"""Ordinary traffic of common software: no rule mistakes it for an attack, and no session of it is blocked.
 
-The requests are in `accesslog_ordinary_traffic.txt`; a rule that is changed is held against all of them.
+The requests are in `accesslog_ordinary_traffic.txt`; every changed rule is checked against all of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock.apps.accesslog.evaluation.log_replay import replay
 CORPUS = Path(__file__).with_name("ordinary_traffic.txt")
 BROWSER = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/126.0 Safari/537.36"
 SESSION_SECONDS, BEGINNING = 120, 1_700_000_000
-#: More than an attack's points are allowed for these, with the reason; a block's are allowed for none.
+#: These may get more than an attack's points, with the reason; none may get a block's points.
 TOLERATED = {
     "GET /index.php/apps/text/session/create?fileId=9&filePath=%2F.env.example": (
         "a value that is the name of a file with secrets is worth points whoever edits such a file"
@@ -52,7 +52,7 @@ def read_sessions() -> tuple[Session, ...]:
 
 
 def write_log(sessions: list[tuple[str, Session]]) -> str:
-    """Each session by its client, all at the same time, in the order of the lines' times."""
+    """Return a log with each session under its own client, all at once, in the order of their times."""
     lines = []
     for client, session in sessions:
         for number, one in enumerate(session.requests):
@@ -97,7 +97,7 @@ def test_an_ordinary_session_makes_no_decision(session: Session, tmp_path: Path)
 
 
 def test_an_office_that_does_all_of_it_at_once_makes_no_decision(tmp_path: Path) -> None:
-    """Rules about networks and about programs that look alike count what several clients do."""
+    """Rules about networks and about similar programs add up what several clients do."""
     office = [
         (f"198.51.{100 + number}.{10 + client}", session)
         for number, session in enumerate(read_sessions())

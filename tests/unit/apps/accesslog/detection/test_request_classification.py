@@ -1,4 +1,4 @@
-"""Single requests judged, the commands for it, and the goals on real payloads and logs."""
+"""Classification of single requests, its commands, and the goals on real payloads and logs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.cli import main
 from tests.support.accesslog.fed_engine import FedEngine
 from tests.support.console import drop_compilation
 
-#: File of one scenario to the class that one of its lines must raise; counted ones are not here.
+#: The class that one line of each scenario's file must raise; rules that count are not here.
 HUB = {
     "apache-http-probing": "file_inclusion",
     "apache2-http-sensitive-files": "secret_file",
@@ -39,7 +39,7 @@ HUB = {
     "nginx-http-w00twoot": "scanner",
     "nginx-http-xss-probing": "xss",
 }
-#: Written for this test, of no collection: classes must hold beyond what the rules were tried on.
+#: Written for this test, not taken from a collection: classes must hold beyond what the rules were tried on.
 ATTACKS = {
     "sql_injection": [
         "/p?id=-7%27%20UnIoN%20aLl%20SeLeCt%20null,user()--%20-",
@@ -112,7 +112,7 @@ def test_ordinary_targets_are_clean() -> None:
     assert [(uri, each.rules) for uri, each in judged if each.verdict != "clean"] == []
 
 
-#: Paths that rules of two classes hit, with the class of both.
+#: Paths that rules of two classes hit, with both classes.
 OF_TWO_CLASSES = {
     "/../../etc/passwd": "path_traversal",
     "/..%2f..%2fetc/passwd": "path_traversal",
@@ -167,7 +167,7 @@ def test_a_csv_is_judged_row_by_row(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_a_dash_is_standard_input_or_output(
     tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Byte by byte, also where it is no text; the count does not come between the verdicts."""
+    """It is read byte by byte, even if it is not text; the count does not mix with the verdicts."""
     monkeypatch.chdir(tmp_path)
     Path("in.csv").write_bytes(b"uri\n/about\xff\n/?q=<script>alert(1)</script>\n")
     with open("in.csv") as given:
@@ -183,7 +183,7 @@ def test_a_dash_is_standard_input_or_output(
 def test_a_csv_without_the_column_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    """A log, for instance: the error names what takes one."""
+    """A log, for instance; the error names the command that reads logs."""
     monkeypatch.chdir(tmp_path)
     Path("in.csv").write_text('192.0.2.1 - - [10/Oct/2000:13:55:00 +0000] "GET / HTTP/1.1" 200 1\n')
     with open("in.csv") as given:
@@ -200,7 +200,7 @@ def test_a_csv_without_the_column_is_refused(
 def test_a_mark_of_utf_8_in_front_of_the_header_is_none_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    """As spreadsheets write it."""
+    """Spreadsheets write such a mark."""
     monkeypatch.chdir(tmp_path)
     Path("in.csv").write_bytes("\ufeffuri,id\n/about,1\n".encode())
     with open("in.csv") as given:
@@ -254,7 +254,7 @@ def test_points_that_make_everything_an_attack_are_refused(
 
 
 def test_a_file_of_addresses_alone_is_read_line_by_line(tmp_path: Path) -> None:
-    """An address may have commas; quotes of CSV are taken off where a line begins with one."""
+    """An address may contain commas; CSV quotes are removed where a line begins with one."""
     given, written = tmp_path / "in.csv", tmp_path / "out.csv"
     attack = "/?id=1,2%27%20UNION%20SELECT%20a,b--"
     given.write_text(f'uri\n{attack}\n\n"{attack}"\r\n/a"b",c\n"/say?a=""b"",c"\n')

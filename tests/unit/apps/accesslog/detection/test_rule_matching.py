@@ -1,4 +1,4 @@
-"""Matching: the automaton and RE2 against plain search, and what a detector makes of it."""
+"""Matching: the automaton and RE2 compared with plain search, and what a detector makes of the matches."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LETTERS = st.text("ab/?", min_size=1, max_size=4)
 
 
 def make_decoded(texts: list[tuple[str, str]]) -> DecodedTexts:
-    """Path and query, in memory that ends at a protected page."""
+    """Return path and query, in memory that ends at a protected page."""
     joined = "".join(path + "?" + query for path, query in texts).encode()
     places = np.zeros((len(texts), d.PLACES_WIDTH), np.int64)
     at = 0
@@ -179,7 +179,7 @@ def test_hashes_tell_apart_what_should_be_told_apart() -> None:
 def test_a_log_without_agents_and_referrers_makes_nobody_look_alike_or_bare(
     ending: bytes, says_so: bool
 ) -> None:
-    """In a common log each visitor who sends a form would else be one of many spammers."""
+    """Otherwise, in a common log, each visitor who sends a form would count as one of many spammers."""
     line = b'192.0.2.%d - - [01/Jan/2024:00:00:00 +0000] "POST /contact HTTP/1.1" 200 1' + ending
     ruleset = default_rules()
     lines = make_parser().parse(pa.array([line % client for client in (1, 2, 3, 1)]))
@@ -199,7 +199,7 @@ def test_a_detector_travels_without_examples_and_finds_the_same() -> None:
 
 
 def test_no_kernel_leaves_its_arrays() -> None:
-    """All examples of all rules, and answers that no server gives, with every index checked."""
+    """All examples of all rules, and answers that no server gives, run with every index checked."""
     program = (
         "from dataclasses import replace\n"
         "import numpy as np\n"

@@ -1,4 +1,4 @@
-"""Rules: what is refused and how it is told, what is promised by examples, what is derived."""
+"""Rules: what is refused and how it is reported, what examples promise, and what is derived."""
 
 from __future__ import annotations
 

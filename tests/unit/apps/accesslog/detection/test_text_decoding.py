@@ -1,4 +1,4 @@
-"""Decoding: the kernel against its slow twin, in front of a protected page, in a fixed number of passes."""
+"""Decoding: the kernel compared with its slow twin, before a protected page, in a fixed number of passes."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_text_without_room_is_left_for_the_next_call() -> None:
 
 
 def test_double_length_takes_at_most_double_the_steps() -> None:
-    """Counted in plain Python, where every look at a byte can be counted."""
+    """Counted in plain Python, where every access to a byte can be counted."""
     program = textwrap.dedent(
         """
         import numpy as np

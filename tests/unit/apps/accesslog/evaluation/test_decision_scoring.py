@@ -1,4 +1,4 @@
-"""Decisions against labels: the figures, the goals, and the goals on real logs."""
+"""Decisions compared with labels: the figures, the goals, and the goals on real logs."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_file_without_the_columns_is_refused(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def measured(accesslog_data: Path) -> dict[str, Score]:
-    """Each real log through the engine with the rules that come with Penstock."""
+    """Run each real log through the engine with Penstock's own rules and return the scores."""
     settings = DefenceSettings.default(block_private=True)  # some logs were made in a laboratory
     scores = {}
     for log in sorted([*accesslog_data.glob("normal/*.log"), *accesslog_data.glob("attack/*.log")]):
@@ -135,7 +135,7 @@ def test_the_addresses_of_a_distributed_attack_are_found(measured: dict[str, Sco
     assert len(spam.requests) >= 0.8 * spam.clients
 
 
-#: What each of these logs must be called, as its name says.
+#: The class that each of these logs must get, according to its name.
 HUB_CLASSES = {
     "apache-http-probing": "probing",
     "apache2-http-sensitive-files": "secret_file",

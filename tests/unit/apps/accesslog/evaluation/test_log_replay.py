@@ -1,4 +1,4 @@
-"""Replay of whole files: plain, compressed, several at once; and which of a client's lines one was."""
+"""Replay of whole files (plain, compressed, several at once), and the place of a line among its client's."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_several_files_are_one_log_in_the_order_of_their_times(tmp_path: Path) -
 def test_lines_of_one_second_are_taken_as_a_pipeline_takes_them(
     tmp_path: Path, order: tuple[str, str]
 ) -> None:
-    """Two servers, one second, two rules that block at once: which of them is told depends on the order."""
+    """Two servers, one second, two rules that block at once: which rule is reported depends on the order."""
     lines = {
         "web1": write_line("192.0.2.9", 5, "GET /.env", 404),
         "web2": write_line("192.0.2.9", 5, "GET /?id=1%27+union+select+1,2,password+from+users--+"),

@@ -122,13 +122,13 @@ VISITORS = [f"192.0.{n}.1" for n in range(1, 7)]
 
 
 def vouch(client: str, at: float, links: list[str], *, page: int | None = 200) -> list[bytes]:
-    """A client that has a page, and then asks for what is missing, slowly."""
+    """Return the lines of a client that gets a page, and then slowly asks for what is missing."""
     log = [write_line(client, at, "GET /", status=page)] if page else []
     return log + [write_line(client, at + 9 * n, f"GET {link}", status=404) for n, link in enumerate(links)]
 
 
 def ask(client: str, at: float, links: list[str]) -> list[bytes]:
-    """All of these, faster than anyone follows links: over the limit unless they are broken ones."""
+    """Return fast requests for all of these links: over the limit unless the links are broken ones."""
     return [write_line(client, at + n / 9, f"GET {link}", status=404) for n, link in enumerate(links)]
 
 
@@ -152,7 +152,7 @@ def test_a_missing_page_that_visitors_of_two_networks_ask_for_is_a_broken_link()
         (["192.0.2.1", "192.0.2.2"], 200),  # neighbours
         (["2001:db8:0:1::1", "2001:db8:0:2::1"], 200),
         (["192.0.2.1", "198.51.100.99"], 200),  # a neighbour of the attacker's own
-        (["192.0.2.1", "203.0.113.1"], None),  # who never had a page
+        (["192.0.2.1", "203.0.113.1"], None),  # a client that never had a page
         (["192.0.2.1", "203.0.113.1"], 301),
         (["192.0.2.1", "203.0.113.1"], 404),
     ],
@@ -160,7 +160,7 @@ def test_a_missing_page_that_visitors_of_two_networks_ask_for_is_a_broken_link()
 def test_helpers_from_one_network_or_without_a_page_hide_no_scan(
     helpers: list[str], page: int | None
 ) -> None:
-    """Sixteen paths in pieces of eight, which visitors of two networks with a page would hide; see below."""
+    """Sixteen paths in groups of eight, which visitors with a page from two networks would hide."""
     log = []
     for n, client in enumerate(helpers):
         log += vouch(client, 600 * n, LINKS[:8], page=page)
@@ -178,7 +178,7 @@ def test_a_pair_of_helpers_hides_a_few_paths_and_no_more() -> None:
 
 
 def browse(phones: int, *, loads: tuple[str, ...], status: int = 200) -> list[bytes]:
-    """Phones behind one address, each with an agent of its own, all within seconds and mixed."""
+    """Return the lines of phones behind one address, each with its own agent, mixed within seconds."""
     log = []
     for second in range(phones):
         for n, what in enumerate(("/news", *loads)):
@@ -193,7 +193,7 @@ LOADS = ("/a.css", "/b.js", "/c.png", "/d.woff2")
 def test_many_phones_behind_one_address_are_no_client_that_switches_its_agent() -> None:
     assert blocked(browse(40, loads=LOADS)) == set()
     assert blocked(browse(40, loads=LOADS[:1])) == set()
-    assert blocked(browse(40, loads=())) == {"192.0.2.9"}  # pages alone tell nothing
+    assert blocked(browse(40, loads=())) == {"192.0.2.9"}  # pages alone prove nothing
     assert blocked(browse(40, loads=LOADS, status=404)) == {"192.0.2.9"}
 
 
@@ -206,7 +206,7 @@ def test_who_switches_its_agent_at_each_request_is_found_also_where_it_asks_for_
 
 
 def play(scenario: dict[str, Any]) -> list[bytes]:
-    """A scenario of a rule as log lines: `request` again and again, {n} in it counting."""
+    """Return a rule's scenario as log lines: `request` again and again, with {n} counting up."""
     every = parse_duration(scenario.get("every", "1s")) / 1e6
     agents, clients = scenario.get("agents", 1), scenario.get("clients", 1)
     net = "192.0.{k}.7" if scenario.get("spread", False) else "192.0.2.{k}"
@@ -224,7 +224,7 @@ def play(scenario: dict[str, Any]) -> list[bytes]:
 
 
 def isolate(rule: BehaviourRule) -> RuleSet:
-    """A set in which no other rule can decide before this one does."""
+    """Return a rule set in which no other rule can decide before this one does."""
     rules: list[Any] = []
     for each in default_rules().rules:
         if isinstance(each, BehaviourRule):

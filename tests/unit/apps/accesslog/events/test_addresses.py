@@ -1,4 +1,4 @@
-"""What an address is: the log's parser, the events, the shipper's key and the blocklists say the same."""
+"""What counts as an address: the log's parser, the events, the shipper's key and the blocklists agree."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TEXTS = st.one_of(
 
 
 def read_client(text: str) -> tuple[int, int, int]:
-    """As an event has it: high and low half, and 2 for a host name."""
+    """Return a client as an event has it: high and low half, and 2 for a host name."""
     data = np.frombuffer(text.encode(), np.uint8)
     high, low, present = np.empty(1, np.uint64), np.empty(1, np.uint64), np.empty(1, np.int8)
     k.read_clients(data, np.zeros(1, np.int32), np.array([data.size], np.int32), high, low, present)
@@ -67,7 +67,7 @@ def test_all_doors_take_the_same_texts_for_the_same_addresses(text: str) -> None
 
 @pytest.mark.parametrize("text", ["010.0.0.1", "192.0.2.007", "10.00.0.1", "::ffff:010.0.0.1"])
 def test_a_number_with_a_leading_zero_is_no_address_anywhere(text: str) -> None:
-    """Eight to one program, ten to the next: who is blocked for it may be anybody."""
+    """One program reads it as octal, the next as decimal, so the wrong client might be blocked."""
     assert read_text(text) is None
     assert parse_network(text) is None
     assert read_client(text)[2] == 2

@@ -1,4 +1,4 @@
-"""A clock that was ahead and is right again: the log's time goes on soon, however far ahead it was."""
+"""A clock that was ahead and is right again: the log's time soon advances, however far ahead it was."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ IDLE_AFTER_US = 5 * SECOND_US
 
 
 def list_moves(ahead_s: int, seconds: int) -> list[int]:
-    """Return the seconds in which the watermark moves, with one right line and one batch in each second.
+    """Return the seconds in which the watermark moves, with one right line and one batch per second.
 
-    Before the first, one partition has come so far ahead. Each step is what the pipeline does with a batch.
+    Before the first, one partition got this far ahead. Each step does what the pipeline does with a batch.
     """
     reached_us = START_US + ahead_s * SECOND_US
     clocks = Clocks({0: LogClock(reached_us, seen_at_us=START_US)}, reached_us - LATENESS_US)
@@ -51,7 +51,7 @@ def list_moves(ahead_s: int, seconds: int) -> list[int]:
 
 @pytest.mark.parametrize("ahead_s", [0, 2, 5, 8, 10, 11, 20, 65, 120, 3600])
 def test_the_watermark_never_stops_for_longer_than_the_guide_says(ahead_s: int) -> None:
-    """Neither at first nor later, when the wall comes near what the log had reached."""
+    """Neither at first nor later, when the wall clock approaches the time that the log had reached."""
     moves = list_moves(ahead_s, 3 * ahead_s + 60)
     longest_s = max(after - before for before, after in zip([0, *moves], moves, strict=False))
     assert longest_s <= 11
@@ -59,7 +59,7 @@ def test_the_watermark_never_stops_for_longer_than_the_guide_says(ahead_s: int) 
 
 
 def test_servers_whose_clocks_differ_by_seconds_are_waited_for() -> None:
-    """One is three seconds ahead of the others in the same partition: nothing is wrong with it."""
+    """One server is three seconds ahead of the others in the same partition, which is normal."""
     clocks = Clocks({0: LogClock(START_US + 3 * SECOND_US)}, START_US + 2 * SECOND_US)
     row = {"partition": 0, "parsed": 4, "late": 4, "maximum": START_US + 3 * SECOND_US}
     assert list_timely([row], clocks, START_US) == {0}

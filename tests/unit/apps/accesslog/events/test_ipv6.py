@@ -1,4 +1,4 @@
-"""IPv6 clients: counted, blocked, allowed and let go as the network that is one customer's."""
+"""IPv6 clients: counted, blocked, allowed and released as one customer's network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events: lines as numbers, sorted into lanes; and the addresses they are about."""
+"""Events: lines as numbers, sorted into lanes, and the addresses they belong to."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_times_never_stand_before_the_running_maximum_less_the_lateness() -> Non
 @given(st.lists(st.binary(max_size=50), min_size=1, max_size=5))
 @settings(deadline=None)
 def test_a_client_at_the_end_of_the_buffer_is_read_no_further(texts: list[bytes]) -> None:
-    """The last text ends at a page that nobody may touch."""
+    """The last text ends at a protected page."""
     data = GUARDED.place(b"".join(texts)) if any(texts) else np.zeros(1, np.uint8)
     sizes = np.array([len(text) for text in texts], np.int32)
     starts = (np.cumsum(sizes) - sizes).astype(np.int32)

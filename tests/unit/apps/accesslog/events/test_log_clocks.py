@@ -1,4 +1,4 @@
-"""Clocks and watermarks: what holds them back, what frees them, and that they never go back."""
+"""Clocks and watermarks: what holds them back, what releases them, and that they never go back."""
 
 from __future__ import annotations
 

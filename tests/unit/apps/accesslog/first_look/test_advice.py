@@ -1,4 +1,4 @@
-"""Advice of the verbs that can be followed, and was not followed yet: who is spared, names, keys of JSON."""
+"""Advice that can be followed and has not been followed yet: who is spared, names, JSON keys."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_each_cause_has_its_clients_and_a_few_of_many_are_named() -> None:
 def test_advice_about_a_client_that_is_a_name_can_be_followed(
     tail: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Neither option takes a name; and one that looks like a proxy is no reason to end."""
+    """Neither option takes a name, and a name that looks like a proxy is no reason to stop."""
     assert replay(write_lines("lb.example", tail)) == 0
     told = capsys.readouterr().err
     assert (

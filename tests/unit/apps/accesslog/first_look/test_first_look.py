@@ -33,7 +33,7 @@ def write_log(*lines: str) -> str:
 
 
 def write_lines(head: str, tail: str = "", path: str = "/.env", count: int = 40) -> list[str]:
-    """Lines of many clients; `{}` in head or tail is the client's number."""
+    """Return lines of many clients; `{}` in head or tail is the client's number."""
     return [f"{head.format(n)} {REST.format(n % 60, path)}{tail.format(n)}" for n in range(1, count + 1)]
 
 
@@ -77,7 +77,7 @@ def test_a_load_balancer_is_not_blocked_and_is_named_before_anything_is_written(
 
 
 def test_a_public_load_balancer_is_spared_unless_that_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    for tail in (' "203.0.113.{}"', " xff=203.0.113.{}"):  # where the format has its place, and elsewhere
+    for tail in (' "203.0.113.{}"', " xff=203.0.113.{}"):  # in its proper place, and elsewhere
         log = write_log(*write_lines("198.51.100.5", tail), *write_lines("203.0.113.200", count=1))
         assert replay(log) == 0
         told = capsys.readouterr().err
@@ -122,7 +122,7 @@ def test_a_local_load_balancer_is_blocked_if_local_addresses_are_to_be() -> None
 
 
 def test_a_pipeline_spares_what_the_first_lines_say() -> None:
-    """The addresses travel with the orders of a batch, since a look may end after the first batches."""
+    """The addresses travel with the orders of a batch, because a look may end after the first batches."""
     lines = pa.array([line.encode() for line in write_lines("198.51.100.5")], pa.binary())
     for spared, action in (((), "block"), (("198.51.100.5",), "allowed")):
         engine = FedEngine(DefenceSettings.default(), partitions=[0])
@@ -132,7 +132,7 @@ def test_a_pipeline_spares_what_the_first_lines_say() -> None:
 
 @pytest.mark.parametrize("log_format", ["auto", "combined"])
 def test_lists_that_begin_with_a_local_address_are_lists_of_a_proxy(log_format: str) -> None:
-    """Whoever is behind a company's proxy has such an address; the public one behind it tells."""
+    """A client behind a company's proxy has such an address; the public one after it shows who it is."""
     lines = write_lines("198.51.100.5", ' "10.1.1.{0}, 203.0.113.{0}"') + write_lines(
         "198.51.100.5", ' "203.0.113.{}"'
     )
@@ -149,7 +149,7 @@ def test_several_load_balancers_are_spared_together() -> None:
 
 
 def test_several_addresses_with_nearly_all_lines_are_named() -> None:
-    """Load balancers that pass nothing on are to be heard of, too, however many share the lines."""
+    """Load balancers that do not pass clients on must be reported too, however many share the lines."""
 
     def find(*counts: int, more: int = 0) -> list[str]:
         lines = [
@@ -185,7 +185,7 @@ def test_json_lines_of_edges_name_the_client(key: str) -> None:
 
 
 def test_who_floods_at_the_start_of_a_run_is_not_spared(capsys: pytest.CaptureFixture[str]) -> None:
-    """The newest lines of a topic are one client's who floods it; the oldest ones are not."""
+    """The newest lines of a topic come from one client that floods it; the oldest ones do not."""
     flood, before = (
         pa.array([line.encode() for line in lines], pa.binary())
         for lines in (write_lines("198.51.100.5", ' "203.0.113.{}"'), write_lines("203.0.113.{}"))
@@ -281,7 +281,7 @@ def test_a_few_headers_that_strangers_have_sent_are_not_told() -> None:
 
 @pytest.mark.parametrize("log_format", ["auto", "combined"])
 def test_a_trusted_proxy_without_the_header_is_told(log_format: str) -> None:
-    """It is no error: a server may log the client itself, and the proxy must still never be blocked."""
+    """It is not an error: a server may log the client itself, and the proxy must still never be blocked."""
     lines = write_lines("10.0.0.5") + write_lines("203.0.113.{}", count=5)
     assert find_conditions(lines, log_format, "10.0.0.5") == [("FORWARDED_FOR_MISSING", False)]
 
@@ -355,7 +355,7 @@ def test_two_addresses_in_front_are_told_where_the_format_has_one(
     [
         ("web1 shop.example 203.0.113.{}", "auto", [("CLIENT_IS_NO_ADDRESS", True)]),
         ("web1 2001:db8::{}", "combined", [("CLIENT_IS_NO_ADDRESS", True)]),
-        ("{}", "combined", [("CLIENT_IS_NO_ADDRESS", True)]),  # a number, and no address anywhere
+        ("{}", "combined", [("CLIENT_IS_NO_ADDRESS", True)]),  # a number, without any address
         ("host{}.example", "combined", [("CLIENT_IS_NO_ADDRESS", False)]),  # HostnameLookups On
         ("host{}.example", "auto", [("CLIENT_IS_NO_ADDRESS", False)]),
         ("host{}.example", '%a %l %u %t "%r" %>s %b', [("CLIENT_IS_NO_ADDRESS", True)]),
@@ -427,7 +427,7 @@ def test_json_lines_are_looked_at_by_their_fields() -> None:
 
 
 def test_two_clients_in_a_json_line_are_told_with_how_to_choose(capsys: pytest.CaptureFixture[str]) -> None:
-    """`ip` stands first and is taken; nobody can know that who does not know the table of names by heart."""
+    """`ip` comes first and is used; only someone who knows the table of names by heart would expect that."""
     line = '{{"time":{},"ip":"10.1.1.{}","source_ip":"203.0.113.{}","uri":"/.env","status":404,"bytes":1}}'
     log = write_log(*(line.format(1_760_000_000 + n, n, n) for n in range(1, 41)))
     assert replay(log, "--log-format", "json") == 0
@@ -615,7 +615,7 @@ def test_decisions_about_few_lines_wait_for_a_minute_and_the_look_goes_on() -> N
 
 
 def hold_out(look: FirstLook, *lines: str) -> None:
-    """Let decisions about these lines wait until they wait no longer."""
+    """Let decisions about these lines wait until the waiting time is over."""
     seconds = 0.0
     first = FirstLines(look, clock=lambda: seconds)
     first.show(1, lambda: write_values(*lines))
@@ -625,7 +625,7 @@ def hold_out(look: FirstLook, *lines: str) -> None:
 
 
 def test_few_lines_are_judged_when_decisions_wait_no_longer(capsys: pytest.CaptureFixture[str]) -> None:
-    """Else the first line of an attack on a quiet site blocks its load balancer without a word."""
+    """Otherwise the first line of an attack on a quiet site silently blocks its load balancer."""
     look = FirstLook(make_parser(), has_more=True)
     look(write_values(*write_balancer(15)))
     assert "WARNING" not in capsys.readouterr().err
@@ -644,7 +644,7 @@ def test_few_lines_refuse_nothing_when_decisions_wait_no_longer(capsys: pytest.C
 
 
 def test_a_look_at_fewer_lines_than_before_forgets_no_proxy(capsys: pytest.CaptureFixture[str]) -> None:
-    """A run that is started again sees its topic first, and then batches with a line or two."""
+    """A restarted run looks at its topic first, and then gets batches with a line or two."""
     look = FirstLook(make_parser(), is_known=True, has_more=True)
     look(write_values(*write_balancer(40)))
     look(write_values(*write_balancer(1)))
@@ -653,7 +653,7 @@ def test_a_look_at_fewer_lines_than_before_forgets_no_proxy(capsys: pytest.Captu
     waiting(write_values(*write_balancer(15)))
     capsys.readouterr()
     first = FirstLines(waiting, hold_s=0.0)
-    # Lines of an earlier run wait, and no batch has brought any.
+    # Lines of an earlier run are waiting, and no batch has brought any.
     assert not first.must_wait(is_waited_for=True)
     assert "PROXY_NOT_NAMED" in capsys.readouterr().err
 
@@ -661,7 +661,7 @@ def test_a_look_at_fewer_lines_than_before_forgets_no_proxy(capsys: pytest.Captu
 def test_warnings_of_a_run_have_the_time_and_the_stream(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever looks at what a run of days has written wants to know when, and which of several it was."""
+    """Someone who reads what a run wrote over days needs to know when, and which of several runs it was."""
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""Alerts go from the database to a webhook: those that are new, each at least once, old ones to nobody."""
+"""Alerts go from the database to a webhook: new ones at least once each, old ones never."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.waiting import wait_until
 
 
 class Receiver:
-    """A server that notes the ids of what it is told. With `is_away` it takes nothing."""
+    """A server that records the ids it receives. With `is_away` it accepts nothing."""
 
     def __init__(self) -> None:
         self.ids: list[str] = []
@@ -39,7 +39,7 @@ class Receiver:
                 self.end_headers()
 
             def log_message(self, format: str, *values: object) -> None:
-                """Say nothing."""
+                """Log nothing."""
 
         self._server = HTTPServer(("127.0.0.1", 0), Handler)
         self.webhook = Webhook(f"http://127.0.0.1:{self._server.server_port}/hook")

@@ -1,4 +1,4 @@
-"""Alerts as log lines and webhooks: one line each, stable ids, nothing waits, no secret is shown."""
+"""Alerts as log lines and webhooks: one line each, stable ids, no blocking, no visible secret."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def make_row(number: int = 1, **changes: Any) -> dict[str, Any]:
 
 
 class Receiver:
-    """A real HTTP server on the loopback that answers with the statuses it is told to."""
+    """A real HTTP server on the loopback that answers with the given statuses."""
 
     def __init__(self, *statuses: int) -> None:
         self.requests: list[tuple[str, dict[str, str], bytes]] = []
@@ -226,7 +226,7 @@ def test_a_receiver_that_answers_byte_by_byte_is_left_at_the_deadline(
 def test_an_event_that_nobody_takes_is_given_up_in_the_end(
     unused_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For now: it is not settled, but to be offered again."""
+    """It is given up for now: it is not settled, and will be offered again."""
     monkeypatch.setattr(alert_webhook, "_GIVE_UP_AFTER_S", 0.05)
     monkeypatch.setattr(alert_webhook, "_BACKOFF_S", (0.02,))
     settled: list[str] = []
@@ -244,7 +244,7 @@ def test_an_event_that_nobody_takes_is_given_up_in_the_end(
 def test_what_cannot_be_noted_is_noted_later_and_the_next_event_is_sent(
     receive: Callable[..., Receiver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A database that is locked for a moment does not end the webhook for good."""
+    """A database that is briefly locked does not end the webhook permanently."""
     receiver, settled, failures = receive(), list[str](), [1, 2]
 
     def settle(event_id: str, _delivered: bool) -> None:
@@ -281,7 +281,7 @@ def test_an_event_that_was_missed_is_told_again_and_what_was_told_is_not_asked_f
         with closing(sqlite3.connect(tmp_path / "results.db")) as connection:
             connection.execute(f"INSERT INTO accesslog_alerts VALUES ({marks})", values)
             connection.commit()
-        sender._offered.add("0007-opened")  # as if it were on its way
+        sender._offered.add("0007-opened")  # as if it were being sent
         assert sender.send() == 0
         sender._offer_again("0007-opened")
         assert sender.send(has_new_alerts=False) == 1
@@ -293,7 +293,7 @@ def test_an_event_that_was_missed_is_told_again_and_what_was_told_is_not_asked_f
 
 @pytest.fixture
 def unused_port() -> int:
-    """A port that was free a moment ago."""
+    """Return a port that was free a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

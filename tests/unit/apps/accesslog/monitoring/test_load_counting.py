@@ -1,4 +1,4 @@
-"""Load monitoring: every line counted once, in its second or as too late, however the lines were split."""
+"""Load monitoring: every line is counted once, in its second or as too late, however the lines were split."""
 
 from __future__ import annotations
 
@@ -39,8 +39,9 @@ START_US = 1_700_000_000_000_000 // MINUTE_US * MINUTE_US
 lines_of_a_log = st.lists(
     st.builds(
         Line,
-        # Few minutes, each costs: one, its neighbour, and some where it is too late for it. All within a
-        # quarter of an hour: a server that is further behind the others holds no minute open.
+        # Few minutes, because each costs time: one, its neighbour, and some for which it is too late. All lie
+        # within a quarter of an hour, because a server that is further behind the others holds no minute
+        # open.
         time_us=st.builds(
             lambda minute, rest: minute * MINUTE_US + rest,
             st.sampled_from([START_US // MINUTE_US + later for later in (0, 0, 1, 6, 7, 13)]),
@@ -97,7 +98,7 @@ def assert_as_expected(database: Database, expected: Expected) -> None:
 
 
 def named(requests: list[Line]) -> list[Line]:
-    """A server that is called like all of them together gets brackets."""
+    """Put brackets around the name of a server that is called like the total of all servers."""
     return [Line(**{**each.__dict__, "server": "(*)"}) if each.server == ALL else each for each in requests]
 
 
@@ -105,7 +106,7 @@ def named(requests: list[Line]) -> list[Line]:
 def test_any_split_into_batches_gives_the_rows_that_one_line_after_the_other_gives(
     first: list[Line], second: list[Line], data: st.DataObject
 ) -> None:
-    """H12: rates, status classes, bytes, latencies, clients and tops against a slow twin."""
+    """H12: rates, status classes, bytes, latencies, clients and tops are equal to those of a slow twin."""
     known = [Line(START_US, server=name) for name in ("a", "b", "*", "shop.example")] + [Line(START_US)]
     logs = {0: known + first, 1: known + second}
     expected = work_out({partition: named(log) for partition, log in logs.items()})
@@ -136,7 +137,7 @@ def test_times_before_1970_are_times() -> None:
 
 
 def test_the_sum_of_a_minute_outlives_servers_that_are_past_it_and_one_that_nobody_knew_spoils_none() -> None:
-    """One server is ten minutes on, another still in the first; then old lines of a third one come."""
+    """One server is ten minutes on, another still in the first minute; then old lines of a third come."""
     database = Database()
     early = [Line(START_US + second * 1_000_000, server=name) for second in range(3) for name in "ab"]
     database.add({0: [early]})
@@ -157,7 +158,7 @@ def test_the_sum_of_a_minute_outlives_servers_that_are_past_it_and_one_that_nobo
 
 @pytest.mark.parametrize("batches", [1, 2])
 def test_minutes_whose_pieces_have_the_same_numbers_do_not_mix(batches: int) -> None:
-    """The older one closes early, and what comes for it then is counted as too late."""
+    """The older minute closes early, and lines that come for it afterwards count as too late."""
     log = [Line(START_US), Line(START_US + 4096 * MINUTE_US)]
     database = Database()
     for batch in [log] if batches == 1 else [log[:1], log[1:]]:
@@ -177,7 +178,7 @@ def test_lines_that_come_after_five_minutes_are_counted_apart_and_one_from_the_f
         Line(START_US + 1),
         Line(START_US + 6 * MINUTE_US - 1),
         Line(START_US + 6 * MINUTE_US - 1),
-        Line(START_US + 2),  # the minute is open: nobody has seen two lines five minutes past it
+        Line(START_US + 2),  # the minute is open: no two lines were five minutes past it
         Line(START_US + 6 * MINUTE_US),
         Line(START_US + 6 * MINUTE_US),
         Line(START_US + 3),  # too late
@@ -191,7 +192,7 @@ def test_lines_that_come_after_five_minutes_are_counted_apart_and_one_from_the_f
 
 
 def test_one_line_that_is_a_minute_ahead_makes_no_other_line_late_for_its_alerts() -> None:
-    """As far as the stage lets a line stand ahead: the seconds of that minute are judged with all lines."""
+    """It is as far ahead as the stage allows; the seconds of that minute are judged with all lines."""
     log = [Line(START_US + n * 50_000) for n in range(20 * 1060)]
     log.insert(20 * 960, Line(START_US + (960 + 60) * 1_000_000))
     database = Database()
@@ -214,7 +215,7 @@ def test_a_server_whose_clock_is_ahead_makes_only_its_own_lines_late() -> None:
 def test_a_server_may_be_twenty_minutes_behind_the_others_and_a_new_one_five(
     is_known: bool, minutes: int, lost: int
 ) -> None:
-    """A shipper that was away for longer is missing in the load, and its lines are counted as too late."""
+    """The lines of a shipper that was away for longer are missing in the load, and count as too late."""
     database = Database()
     for server in "ab" if is_known else "b":
         database.add({0: [[Line(START_US + n, server=server) for n in range(3)]]})
@@ -256,7 +257,7 @@ def test_servers_beyond_the_most_there_may_be_share_one_name() -> None:
 
 
 def test_pieces_of_state_stay_small_with_many_servers_partitions_and_a_partition_that_holds_back() -> None:
-    """No watermark, and partition 0 stands still: nothing can be judged or closed in the usual way."""
+    """There is no watermark, and partition 0 makes no progress: nothing is judged or closed as usual."""
     names = [f"{n:03d}" + "x" * 200 for n in range(300)]
     database = Database()
     database.add({0: [[Line(START_US, server=names[0])] * 2]})
@@ -274,7 +275,7 @@ def test_pieces_of_state_stay_small_with_many_servers_partitions_and_a_partition
 
 @pytest.mark.parametrize("pieces", [1, 7])
 def test_tops_of_more_texts_than_there_is_room_for_keep_their_bound(pieces: int) -> None:
-    """Hits are never too many, `hits_at_most` never too few, and they differ by N / (ROOM + 1) at most."""
+    """Hits are never too high, `hits_at_most` is never too low, and they differ by N / (ROOM + 1) at most."""
     random = np.random.default_rng(5)
     drawn = random.zipf(1.1, 40_000) % 20_000
     log = [Line(START_US + n, target=f"/page/{page}?q={n}") for n, page in enumerate(drawn.tolist())]
@@ -345,7 +346,7 @@ def test_spans_that_point_outside_the_buffer_are_taken_as_missing() -> None:
 
 @pytest.mark.parametrize("cut", [1, 2, 100, 258, 330])
 def test_which_servers_are_told_apart_does_not_depend_on_where_a_batch_ends(cut: int) -> None:
-    """More names than there is room for, from headers and from the lines, some lines without any."""
+    """There are more names than room, from headers and from lines, and some lines have none."""
     log = [Line(START_US)] * 2
     for number in range(330):
         server = f"header-{number}" if number % 3 == 0 else None
@@ -397,7 +398,7 @@ def test_a_real_log_adds_up(accesslog_data: Any) -> None:
 
 
 def make_golden_lines(first: int, count: int) -> list[Line]:
-    """Two servers for some minutes, with latencies and late lines."""
+    """Return lines of two servers for some minutes, with latencies and late lines."""
     return [
         Line(
             START_US + (n * 250_000 if n % 97 else n * 250_000 - 70_000_000),

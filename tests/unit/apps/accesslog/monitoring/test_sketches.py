@@ -1,4 +1,4 @@
-"""Sketches and top tables: within their bounds at every size, and the same however they were put together."""
+"""Sketches and top tables: within their bounds at every size, and the same however they were combined."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def hash_texts(texts: list[bytes]) -> NDArray[np.uint64]:
 
 
 def hash_addresses(first: int, count: int) -> NDArray[np.uint64]:
-    """The hashes of so many neighbouring addresses, as a scan has them."""
+    """Return the hashes of this many adjacent addresses, as a scan has them."""
     numbers = range(first, first + count)
     return hash_texts(
         [b"%d.%d.%d.%d" % (n >> 24 & 255, n >> 16 & 255, n >> 8 & 255, n & 255) for n in numbers]
@@ -81,7 +81,7 @@ def hash_addresses(first: int, count: int) -> NDArray[np.uint64]:
 
 
 def unite(hashes: Hashes, sketches: Sequence[Registers]) -> tuple[Hashes, Registers | None]:
-    """Return all hashes and sketches of one thing as one: hashes while they are few, else registers."""
+    """Return all hashes and sketches of one subject combined: hashes while they are few, else registers."""
     distinct = np.unique(hashes)
     if not sketches and len(distinct) <= EXACT_LIMIT:
         return distinct, None
@@ -106,7 +106,7 @@ def test_distinct_clients_are_counted_exactly_while_few_and_within_two_percent_u
 
 
 def test_the_error_of_a_sketch_is_what_its_size_promises() -> None:
-    """A standard error of 1.04 / sqrt(32,768) is 0.57 %; ones of 0.7 % would show a bad hash or estimator."""
+    """The standard error 1.04 / sqrt(32,768) is 0.57 %; one of 0.7 % would reveal a bad hash or estimator."""
     random = np.random.default_rng(1)
     for size in (6_000, 30_000, 100_000, 300_000):
         errors = []
@@ -240,7 +240,7 @@ texts = st.lists(st.binary(max_size=40), min_size=1, max_size=50)
 def test_texts_are_counted_as_a_dictionary_counts_them_up_to_the_last_byte_of_the_buffer(
     values: list[bytes], cut: bool
 ) -> None:
-    """The last text ends where memory ends: a byte too far ends the process."""
+    """The last text ends where memory ends, so one byte too far would end the process."""
     data = GuardedMemory(4096).place(b"".join(values))
     lengths = np.array([len(each) for each in values], np.int32)
     starts = (np.cumsum(lengths) - lengths).astype(np.int32)
@@ -256,7 +256,7 @@ def test_texts_are_counted_as_a_dictionary_counts_them_up_to_the_last_byte_of_th
         if line_cells[line] >= 0:
             counted = b"" if line % 5 == 4 else text.partition(b"?")[0] if cut else text
             expected[int(line_cells[line]), counted].append(line)
-    # Each line has a number of its own, though texts may be equal; every fifth line has none.
+    # Each line has its own number, although texts may be equal; every fifth line has none.
     numbers = np.array([-1 if line % 5 == 4 else line for line in range(count)], np.int32)
     keys, ends = np.empty(count + 1, np.uint64), np.zeros(count + 1, np.int32)
     hash_numbered(data, starts, lengths, cut, keys, ends)
@@ -292,7 +292,7 @@ def test_copies_that_would_leave_a_buffer_are_not_made() -> None:
 
 @pytest.mark.slow
 def test_the_kernels_stay_inside_every_array_with_bounds_checks_on() -> None:
-    """The same tests in a process of their own, where numba checks every index."""
+    """The same tests run in a separate process, where numba checks every index."""
     done = subprocess.run(
         [
             *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow"),

@@ -23,7 +23,7 @@ NOON = 43_200
 
 
 def make_rates(seconds: int, rate: float, random: np.random.Generator) -> NDArray[np.float64]:
-    """Traffic of a day: a slow wave, a drift that wanders by 15 % within minutes."""
+    """Return a day's traffic: a slow wave, and a drift that wanders by 15 % within minutes."""
     wander = np.zeros(seconds)
     steps = random.normal(size=seconds) * 0.15 * np.sqrt(2 / 120)
     for second in range(1, seconds):
@@ -33,12 +33,12 @@ def make_rates(seconds: int, rate: float, random: np.random.Generator) -> NDArra
 
 
 def draw(rates: NDArray[np.float64], random: np.random.Generator) -> NDArray[np.int64]:
-    """Requests of each second: more uneven than Poisson's, as visitors ask for several things at once."""
+    """Draw requests per second: more uneven than Poisson's, as visitors ask for several things at once."""
     return np.asarray(random.poisson(random.gamma(4.0, rates / 4.0)))
 
 
 def watch_series(*series: NDArray[Any], limit: int | None = None) -> list[AlertChange]:
-    """Judge series of requests, or of all five facts; one server each."""
+    """Judge series of requests, or of all five facts, for one server each."""
     watch = Watch.begin()
     for number, of in enumerate(series):
         facts = of if of.ndim == 2 else np.stack([of, *[np.zeros_like(of)] * 4], axis=1)
@@ -96,7 +96,7 @@ def test_the_normal_logs_raise_no_alarm(accesslog_data: Any) -> None:
 def test_every_alert_that_opens_closes_once_and_a_level_that_stays_becomes_normal() -> None:
     random = np.random.default_rng(3)
     rates = np.full(7200, 40.0)
-    rates[1800:] = 160.0  # a campaign, for good
+    rates[1800:] = 160.0  # a campaign that never ends
     rates[5400:5500] = 1000.0
     changes = watch_series(random.poisson(rates))
     told = Counter((each.kind, each.opened_at, each.closed_at is None) for each in changes)
@@ -169,7 +169,7 @@ def test_the_watch_goes_on_where_it_stopped() -> None:
 
 
 def test_hours_without_a_line_are_skipped_with_the_same_result() -> None:
-    """A site with one visitor a day must not cost a day of seconds."""
+    """A site with one visitor a day must not cost the work of a day of seconds."""
     random = np.random.default_rng(8)
     burst = random.poisson(30.0, 1500)
     burst[1200:1260] *= 5
@@ -181,7 +181,7 @@ def test_hours_without_a_line_are_skipped_with_the_same_result() -> None:
     changes = watch.advance(START + far + 1500)
     late = [each for each in changes if each.opened_at >= START + far]
     early = [each for each in changes if each.opened_at < START + 1500]
-    # It begins twice: the second time out of silence, which is a spike of its own until it is normal.
+    # It begins twice: the second time after silence, which counts as a spike until it is normal.
     assert [each.kind for each in early][:1] == ["rate_spike"]
     assert [each.kind for each in late][:1] == ["rate_spike"]
 

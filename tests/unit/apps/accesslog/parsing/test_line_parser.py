@@ -1,4 +1,4 @@
-"""Access-log lines into columns: formats, hostile lines, proxies, and what adds up."""
+"""Access-log lines into columns: formats, hostile lines, proxies, and counts that add up."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ BROWSER = {**FIELDS, "referrer": b"http://example.org/", "agent": b"curl/8.5"}
 
 
 def read(line: bytes, log_format: str = "auto", proxies: tuple[str, ...] = ()) -> dict[str, Any]:
-    """What one line has; it must be good."""
+    """Return the fields of one line, which must be good."""
     lines = make_parser(log_format, proxies).parse(pa.array([line]))
     assert lines.bad_rows.tolist() == [], BAD_REASONS[lines.bad_reasons[0]]
     texts = {name: take_texts(lines, name)[0].as_py() for name in TEXT_FIELDS}
@@ -50,7 +50,7 @@ def read(line: bytes, log_format: str = "auto", proxies: tuple[str, ...] = ()) -
 
 
 def refuse(line: bytes | None, log_format: str = "auto") -> str:
-    """Why one line is bad."""
+    """Return why one line is bad."""
     lines = make_parser(log_format).parse(pa.array([line], pa.binary()))
     assert (len(lines), lines.bad_rows.tolist()) == (0, [0])
     return BAD_REASONS[lines.bad_reasons[0]]
@@ -410,7 +410,7 @@ def test_the_client_is_the_right_most_address_that_is_not_trusted(
     line = COMBINED.replace(b"192.0.2.7", peer) + b' "%s"' % forwarded
     row = read(line, proxies=PROXIES)
     assert (row["client"], row["peer"]) == (client, peer)
-    assert read(line)["client"] == peer  # nobody is trusted who was not named
+    assert read(line)["client"] == peer  # nobody is trusted without being named
     document = b'{"ts":971211336,"remote_addr":"%s","headers":{"X-Forwarded-For":["%s"]}}' % (peer, forwarded)
     assert read(document, proxies=PROXIES)["client"] == client
 

@@ -1,6 +1,6 @@
 """A share of the access-log fuzz run; the long run is `tests/proof/fuzz_accesslog.py`.
 
-Each run is a process of its own: a read behind the buffer ends it, and the test must survive to say so.
+Each run is a separate process: a read beyond the buffer ends it, and the test must survive to report that.
 """
 
 from __future__ import annotations

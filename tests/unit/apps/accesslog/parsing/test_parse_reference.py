@@ -1,4 +1,4 @@
-"""The access-log kernel against the slow reference: every field of every line, and every reason."""
+"""The access-log kernel compared with the slow reference: every field of every line, and every reason."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ ADDRESSES = st.one_of(
 
 
 def find_clients(entries: list[str], proxies: tuple[str, ...]) -> list[str]:
-    """The client of each line whose forwarding header ends in the entry, behind a proxy that is trusted."""
+    """Return the client of each line whose forwarding header ends in the entry, behind a trusted proxy."""
     line = '10.0.0.1 - - [10/Oct/2000:13:55:36 -0700] "GET / HTTP/1.1" 200 1 "-" "-" "203.0.113.250, {}"'
     lines = make_parser("nginx", ("10.0.0.1", *proxies)).parse(
         pa.array([line.format(each) for each in entries])
@@ -101,7 +101,7 @@ def test_an_address_is_one_exactly_when_python_says_so(entries: list[str]) -> No
 def test_a_proxy_is_trusted_exactly_when_it_is_in_a_network_that_was_named(
     base: IPAddress, bits: int, others: list[IPAddress], rng: random.Random
 ) -> None:
-    assume(read_address(str(base).encode()) == base)  # no IPv4 address in the clothes of IPv6
+    assume(read_address(str(base).encode()) == base)  # not an IPv4 address in IPv6 notation
     network = ip_network(f"{base}/{min(bits, base.max_prefixlen)}", strict=False)
     near = [type(base)(int(base) ^ (1 << rng.randrange(base.max_prefixlen))) for _ in range(10)]
     entries = [each for each in (*others, *near, base) if read_address(str(each).encode()) == each]

@@ -1,7 +1,7 @@
-"""A line twice as long takes at most a little more than twice the steps, whatever stands in it.
+"""A line twice as long takes at most a little more than twice the steps, whatever it contains.
 
-The kernels run as plain Python in a process of their own, and every line of theirs that is executed is
-counted: a number that no other load on the machine changes.
+The kernels run as plain Python in a separate process, and every executed line is counted. No other load on
+the machine changes that number.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The report: right numbers, nothing from outside, and no text of a log that does more than be shown."""
+"""The report: right numbers, no external content, and no text from a log that does more than be displayed."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Page(HTMLParser):
 
 
 def list_payloads() -> list[str]:
-    """Two hundred texts that would do something in a page that is careless."""
+    """Return two hundred texts that would do something in a careless page."""
     bodies = [
         "alert(1)",
         "alert`1`",
@@ -134,7 +134,7 @@ def list_payloads() -> list[str]:
 
 
 def make_hostile(text: str) -> ReportData:
-    """A report whose every text is this one."""
+    """Return a report in which every text is this one."""
     alert = {
         **{"alert_id": text, "kind": text, "server": text, "new_level": False},
         **{"opened_at": NOW, "closed_at": None, "value": 9.0, "expected": 1.0, "peak": 9.0},
@@ -168,7 +168,7 @@ def assert_harmless(page: str) -> Page:
 
 
 def test_two_hundred_hostile_texts_leave_no_live_node_in_the_report() -> None:
-    """A stranger's text is text, in every place of the page where one can stand."""
+    """A stranger's text stays text, in every place of the page where there can be one."""
     payloads = list_payloads()
     assert len(payloads) == len(set(payloads)) == 200
     plain = assert_harmless(write_report(make_hostile("plain")))
@@ -239,7 +239,7 @@ def test_what_lies_outside_of_the_period_is_not_in_the_report() -> None:
 
 
 def test_attackers_are_clients_and_the_tile_tells_the_period_from_now() -> None:
-    """A fingerprint stands for those who took part; who is allowed was not blocked."""
+    """A fingerprint stands for its members; an allowed client was not blocked."""
     print_of = ("print:2b9bf73a18b5bf8b", "print", "r", "distributed_scan")
     decisions = [
         Decided(START + 1.0, *print_of, "block", 10.0, None, 1, "192.0.2.1"),
@@ -255,7 +255,7 @@ def test_attackers_are_clients_and_the_tile_tells_the_period_from_now() -> None:
 
 
 def test_a_client_is_shown_with_the_last_end_of_its_bans_and_a_name_as_in_no_list() -> None:
-    """The newest decision need not be the one that ends last, and no list can hold the name of a host."""
+    """The newest decision need not be the one that ends last, and no list can hold a host name."""
     ends = {
         "192.0.2.1": (900, 600),
         "192.0.2.2": (900, 600),
@@ -343,7 +343,7 @@ def test_one_slow_minute_leaves_the_others_to_be_told_apart() -> None:
 
 
 def test_a_chart_shows_its_span_and_nothing_beyond_it() -> None:
-    """Minutes begin before the first second of a report and end behind its last one."""
+    """Minutes begin before the first second of a report and end after its last one."""
     chart = draw_lines(
         [0.0, 60.0], [Layer("p50", "l1", [5, 5])], width=456, height=200, step_s=60, span=(40.0, 80.0)
     )
@@ -424,7 +424,7 @@ def test_lines_that_are_in_no_second_must_have_been_told_as_too_late(tmp_path: P
 def test_a_report_counts_who_is_in_the_lists_by_the_settings_of_the_run(
     tmp_path: Path, name: str, value: str, client: str, number: int
 ) -> None:
-    """A crawler that is blocked because the operator distrusts crawlers was not let go."""
+    """A crawler that is blocked because the operator distrusts crawlers was not spared."""
     database = tmp_path / "results.db"
     make_results(str(database))
     with closing(sqlite3.connect(database)) as connection:

@@ -1,4 +1,4 @@
-"""The client of a line becomes its key: the same for all formats, and no line is without one."""
+"""The client of a line becomes its key: the same key for all formats, and no line without one."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_the_client_is_found_in_every_format(line: bytes, client: bytes) -> None
     ],
 )  # fmt: skip
 def test_the_key_is_the_client_that_the_format_names(log_format: str, line: str, client: str) -> None:
-    """Whatever stands in front of it; behind a proxy the one that a trusted proxy names, and no other."""
+    """Whatever comes before it; behind a proxy, only the client that a trusted proxy names."""
     parser = make_parser(log_format, ["10.0.0.5"])
     sent = [f"203.0.113.{n}" for n in range(50)] + ["2001:db8:1:2::7"]
     lines = pa.array([line.format(each).encode() for each in sent], pa.large_binary())
@@ -128,13 +128,13 @@ def test_every_line_has_a_key_that_stands_in_it_and_depends_on_it_alone(lines: l
 
 
 def key_of(client: bytes) -> bytes:
-    """The client of an address, written in one way; any other text, without its port."""
+    """Return the client of an address in one spelling, or any other text without its port."""
     client = re.sub(rb"^([^:]+):[0-9]+$", rb"\1", client)
     try:
         address = ipaddress.IPv6Address(client.decode())
     except ValueError:
         return client
-    if address in ipaddress.ip_network("1::/16"):  # counted as the names of hosts are
+    if address in ipaddress.ip_network("1::/16"):  # counted in the same way as host names
         return client
     if address.ipv4_mapped is not None:
         return str(address.ipv4_mapped).encode()
@@ -150,7 +150,7 @@ IPV4 = st.ip_addresses(v=4)
 def test_a_client_has_one_key_however_its_address_is_written(
     old: ipaddress.IPv4Address, translated: str, new: ipaddress.IPv6Address
 ) -> None:
-    """It is one client to the rules, so its lines belong into one partition."""
+    """It is one client to the rules, so all its lines belong in one partition."""
     mapped = ipaddress.IPv6Address(f"::ffff:{old}")
     ways = [[str(old), f"::ffff:{old}", mapped.exploded, mapped.compressed.upper()]]
     ways += [
@@ -230,7 +230,7 @@ print(len(lines))
 
 @pytest.mark.parametrize("checked", [False, True])
 def test_the_kernel_never_looks_behind_a_line(checked: bool) -> None:
-    """In front of a protected page, and with numba's own checks."""
+    """It runs in front of a protected page, and with numba's own checks."""
     more = check_bounds() if checked else {}
     ended = subprocess.run(
         [sys.executable, "-c", PROGRAM],

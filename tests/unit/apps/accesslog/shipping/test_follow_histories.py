@@ -1,4 +1,4 @@
-"""Random histories of log files: after any of them each line was read once, and in the order of its log."""
+"""Random histories of log files: afterwards each line was read once, in the order of its log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["all_closed"]
 
 SERVER_STEPS = ("append", "append", "append", "begin", "rotate", "copytruncate", "pack", "empty")
 FOLLOWER_STEPS = ("read", "read some", "fail", "restart", "wait", "restart without the folder")
-#: How much of a copy or of a packed file is there when somebody looks.
+#: How much of a copy or of a packed file exists when the follower looks.
 SIZES = (0, 10, 30, 60, 400)
 
 
@@ -42,19 +42,19 @@ class Log:
 
     def begin(self) -> None:
         if not self.begun:
-            # Long enough to be known again: a file of some forty bytes and no line could be any file.
+            # Long enough to be recognized: a file of some forty bytes without a line could be any file.
             self.begun = self.next_line().removesuffix(self.name)
             append(self.path, self.begun, end="")
 
     def tear(self) -> None:
-        """The line that was begun is one that nobody will end."""
+        """Give up the begun line, which nobody will ever finish."""
         if self.begun:
             self.written.append(self.begun)
             self.torn.add(self.begun)
             self.begun = ""
 
     def numbers(self) -> list[tuple[int, str]]:
-        """Rotated files, the oldest first, and what their names end with."""
+        """Return rotated files, the oldest first, with the endings of their names."""
         names = [name.split(".")[2:] for name in os.listdir(self.folder) if name.startswith(f"{self.name}.")]
         return sorted(((int(number), "".join(f".{each}" for each in rest)) for number, *rest in names))[::-1]
 
@@ -116,7 +116,7 @@ class History:
         if log.begun:
             log.append()
         if log.path.stat().st_size:
-            # An empty or unknown file leaves nothing to know its copy by.
+            # An empty or unknown file leaves nothing by which its copy could be recognized.
             self.read()
             log.append()
             log.shift()
@@ -128,7 +128,7 @@ class History:
             os.truncate(log.path, 0)
 
     def empty(self, log: Log) -> None:
-        """Nothing tells of lines that were not read before."""
+        """Empty the log after reading it, because nothing would show lines that were not read before."""
         if log.begun:
             log.append()
         self.read()
@@ -152,11 +152,11 @@ class History:
         self.shipped += found
         self.durable = self.follower.positions()
         numbers = [each.number for each in self.durable]
-        assert len(set(numbers)) == len(numbers)  # each has a record of its own
+        assert len(set(numbers)) == len(numbers)  # each has its own record
         return bool(found)
 
     def fail(self) -> None:
-        """Lines are read and never sent."""
+        """Read lines, do not send them, and restart."""
         self.follower.read(300)
         self.restart()
 
@@ -218,5 +218,5 @@ def test_after_any_history_each_line_was_read_once_and_in_order(
         history.follower.close()
     assert sorted(history.shipped) == sorted(line for log in history.logs for line in log.written)
     for log in history.logs:
-        whole = [line for line in log.written if line not in log.torn]  # the others come when it is sure
+        whole = [line for line in log.written if line not in log.torn]  # the others come later
         assert [line for line in history.shipped if line in set(whole)] == whole

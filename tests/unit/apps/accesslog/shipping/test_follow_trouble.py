@@ -1,4 +1,4 @@
-"""Following log files in trouble: away for a while, half copied, packed too early, with holes in them."""
+"""Following log files in trouble: absent for a while, half copied, packed too early, or with holes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MANY = [line_of(number) for number in range(100)]
 
 
 def put_into_future(path: Path) -> None:
-    """Written an hour from now: its time does not say that it is whole; only the test's clock does."""
+    """Date a file an hour from now: only the test's clock shows that it is complete, its time does not."""
     when = path.stat().st_mtime_ns + 3600 * 10**9
     os.utime(path, ns=(when, when))
 
@@ -57,7 +57,7 @@ def test_a_folder_that_is_away_at_a_restart_costs_nothing(tmp_path: Path, patter
 def test_a_rotated_file_that_may_not_be_read_now_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The superuser may read everything, so the refusal is put in where files are opened."""
+    """The superuser may read everything, so the test refuses access where files are opened."""
     log, clock = tmp_path / "access.log", Clock()
     append(log, *MANY)
     follower = follow(tmp_path)
@@ -195,7 +195,7 @@ def test_a_copy_that_is_met_nearly_empty_is_not_read_as_a_new_file(
     if restarts:
         follower = follow(tmp_path, "access.log*", clock=clock, positions=follower.positions())
     assert read_all(follower) == []
-    if waits:  # so long that it passes for whole
+    if waits:  # so long that it counts as complete
         clock.now += 5
         assert read_all(follower) == []
     shutil.copy(log, copy)
@@ -255,7 +255,7 @@ def test_a_copy_of_a_finished_file_is_not_read_while_it_is_written(tmp_path: Pat
 
 
 class Emptying(LogFollower):
-    """A rotation that empties the log after it was looked at, and before its copy is."""
+    """A rotation that empties the log after the log was looked at, but before its copy is."""
 
     emptied: ClassVar[list[Path]] = []
 
@@ -304,7 +304,7 @@ def test_a_file_that_is_packed_at_once_is_not_read_twice(tmp_path: Path, size: i
 
 
 def test_a_packed_file_that_nobody_has_seen_before_is_read_when_it_is_there(tmp_path: Path) -> None:
-    """It was written, rotated and packed between two looks, and the second one came too early."""
+    """It was written, rotated and packed between two looks, and the second look came too early."""
     log, packed, clock = tmp_path / "access.log", tmp_path / "access.log.1.gz", Clock()
     append(log, *MANY[:10])
     follower = follow(tmp_path, clock=clock)
@@ -358,7 +358,7 @@ def test_a_finished_file_that_was_renamed_into_another_log_and_grew_is_read_on(t
 
 
 class LateWriter(LogFollower):
-    """A server that writes its last lines in the moment in which its file is judged to be over."""
+    """A server that writes its last lines at the moment when its file is judged to be complete."""
 
     late: ClassVar[list[tuple[Path, bytes]]] = []
 
@@ -435,7 +435,7 @@ def test_an_emptied_file_is_told_as_a_loss_where_something_was_not_read(
 
 
 def test_a_packed_file_is_unpacked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks begin behind the last whole line of the one before: nothing goes back for that."""
+    """Each chunk begins after the last whole line of the previous one, so nothing is read again."""
     dice = random.Random(1)
     lines = [f"{dice.getrandbits(200):x}" for _ in range(20_000)]
     append(tmp_path / "old.log", *lines)

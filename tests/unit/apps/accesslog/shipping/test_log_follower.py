@@ -151,7 +151,7 @@ def test_a_file_that_was_emptied_is_read_anew(tmp_path: Path) -> None:
 def test_a_file_that_grew_beyond_the_old_position_after_it_was_emptied_is_known_as_new(
     tmp_path: Path,
 ) -> None:
-    """Its size alone does not tell: the bytes that were read are compared."""
+    """Its size alone does not show it: the bytes that were read are compared."""
     log = tmp_path / "access.log"
     append(log, "# the same first line of every log")
     follower = follow(tmp_path)
@@ -197,7 +197,7 @@ def test_a_copy_that_is_being_written_is_not_read_as_a_new_file(tmp_path: Path) 
 
 
 def test_a_log_whose_live_file_has_a_date_in_its_name_is_read_while_it_is_written(tmp_path: Path) -> None:
-    """As `rotatelogs` names them: all look rotated, and the last one is the one in use."""
+    """With names as from `rotatelogs`, all files look rotated, and the last one is in use."""
     follower, found = follow(tmp_path, "access-*.log"), []
     for day in ("20260130", "20260131", "20260201"):
         for _ in range(3):

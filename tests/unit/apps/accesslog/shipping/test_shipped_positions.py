@@ -1,4 +1,4 @@
-"""Stored positions of a shipper: the newest of several is the one to go on from."""
+"""Stored positions of a shipper: it continues from the newest of several."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def store(partition: int, step: int, time_ms: int) -> Stored:
 def test_the_newest_position_is_found_also_after_a_release_that_counted_no_steps(
     found: list[tuple[int, int]], newest: int, step: int
 ) -> None:
-    """An old one instead would ship lines twice. The step found goes on from the highest."""
+    """Using an old position would ship lines twice. The step count continues from the highest one found."""
     for order in (1, -1):
         taken = find_newest([store(number, *each) for number, each in enumerate(found)][::order])
         assert taken is not None

@@ -1,4 +1,4 @@
-"""Simulated traffic: the same for the same seed, as much as was asked for, with a truth that is true."""
+"""Simulated traffic: the same for the same seed, as much as requested, and with correct labels."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from penstock.apps.accesslog.simulation.traffic_simulation import (
 from penstock.cli import main
 from penstock.core.errors import OptionError
 
-#: A slow reading of the format, in plain Python.
+#: A slow parser of the format, in plain Python.
 LINE = re.compile(
     rb"([0-9a-f.:]+) - - \[(\d\d/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d:\d\d) \+0000\] "
     rb'"((?:[^"\\]|\\.)*)" (\d{3}) (\d+|-) "((?:[^"\\]|\\.)*)" "((?:[^"\\]|\\.)*)" (\d+)'
@@ -74,7 +74,7 @@ def test_in_slices_and_without_newlines_the_lines_are_the_same() -> None:
         for server in step.servers:
             lines.setdefault(server.server, []).extend(server.lines.to_pylist())
     assert len(due) == 1 + 5 * 4
-    # Which server answers and which line breaks is rolled per slice; the requests are the same.
+    # Which server answers and which line breaks is random per slice; the requests are the same.
     together = sorted(line for some in lines.values() for line in some)
     before = sorted(line for text in whole.values() for line in text.split(b"\n")[:-1])
     assert len(together) == len(before)
@@ -141,7 +141,7 @@ def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
 
 
 def test_lines_of_a_server_are_in_the_order_of_their_ends(usual: tuple[Simulation, dict[str, bytes]]) -> None:
-    """With the time of its beginning, a slow request is late by about as long as it took."""
+    """A line has the time when its request began, so a slow request is late by about as long as it took."""
     for text in usual[1].values():
         seen, late = b"", 0
         for line in text.split(b"\n"):

@@ -1,4 +1,4 @@
-"""The stages of a batch without Spark: chunks, headers, counts, changes of state; and wrong settings."""
+"""The stages of a batch without Spark: chunks, headers, counts, state changes, and wrong settings."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def make_records(partition: int, lines: Sequence[tuple[str, bytes]], first: int)
 
 
 class Miniature:
-    """The pipeline's batches without Spark and SQL: the same stages, state in a dictionary."""
+    """The pipeline's batches without Spark and SQL: the same stages, with state in a dictionary."""
 
     def __init__(self, partitions: int) -> None:
         self.clocks = Clocks.begin(range(partitions))
@@ -131,7 +131,7 @@ class Miniature:
 
 @pytest.mark.parametrize("shares", [(0, 1), (0, 0.5, 1), (0, 0.1, 0.11, 0.6, 0.95, 1)])
 def test_the_stages_decide_what_the_engine_decides_for_any_batches(shares: tuple[float, ...]) -> None:
-    """And count each line once, parsed or dead."""
+    """They count each line once, as parsed or dead."""
     traffic = make_traffic(11, benign=400)
     small = Miniature(len(traffic))
     for first, last in pairwise(shares):
@@ -145,7 +145,7 @@ def test_the_stages_decide_what_the_engine_decides_for_any_batches(shares: tuple
 
 
 def test_a_line_from_the_future_does_not_carry_its_partitions_clock_away() -> None:
-    """A line is at most a minute later than its record; a record without a time bounds nothing."""
+    """A line may be at most a minute later than its record; a record without a time sets no limit."""
     now_us, now_ms = START * 1_000_000, START * 1000
     lines = [("w", write_line(Request(second, "192.0.2.1"))) for second in (0, 400 * 86_400, 1)]
     for made_at, late, maximum in (
@@ -167,7 +167,7 @@ def test_a_line_from_the_future_does_not_carry_its_partitions_clock_away() -> No
 
 
 def test_lines_in_a_row_from_the_future_make_no_other_line_too_late_for_the_load() -> None:
-    """One alone the monitoring bears by itself; a server whose clock is wrong writes more."""
+    """The monitoring tolerates a single such line; a server whose clock is wrong writes more."""
     lines = [("w", write_line(Request(second, "192.0.2.1"))) for second in (0, 86_400, 86_401, 1, 2)]
     for stamps, late in (([START * 1000] * 5, 0), ([-1] * 5, 2)):
         records = make_records(0, lines, 0).append_column(RECORD_TIME, pa.array(stamps, pa.int64()))
@@ -276,7 +276,7 @@ def test_settings_are_complete_and_show_no_password() -> None:
 
 
 def test_secrets_kept_elsewhere_reach_the_brokers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where a program makes the settings: a command has resolved them before."""
+    """This also holds if a program makes the settings: a command has resolved the secrets before."""
     login = (
         'org.apache.kafka.common.security.plain.PlainLoginModule required username="me" password="hunter2";'
     )
@@ -298,7 +298,7 @@ def test_secrets_kept_elsewhere_reach_the_brokers(tmp_path: Path, monkeypatch: p
 def test_crawlers_are_trusted_unless_a_run_is_told_otherwise(
     more: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the decisions, and by the blocklists that it keeps."""
+    """By the decisions, and by the blocklists that the run keeps."""
     parser = argparse.ArgumentParser()
     run_pipeline.add_arguments(parser)
     needed = ["--topic", "log", "--database", str(tmp_path / "x.db"), "--bootstrap-server", "b:9092"]

@@ -1,4 +1,4 @@
-"""Orders of the operator: how wide they may be, and how they are taken back."""
+"""Operator orders: how wide they may be, and how they are withdrawn."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_network_of_one_owner_needs_no_yes(place: Place, narrow: str) -> None:
 
 
 def test_a_withdrawn_order_lets_bans_count_again_and_ends_its_grace(place: Place) -> None:
-    """In lists at once, for the rules from that moment of the log on; both are seen in the list of orders."""
+    """At once in lists, and for the rules from that moment of the log on; the list of orders shows both."""
     decide(place, "192.0.2.7")
     given = place_order(place, "192.0.2.0/24", now_us=NOW_US - 5, grace_us=HOUR_US)
     other = place_order(place, "198.51.100.7", now_us=NOW_US - 4, grace_us=HOUR_US)
@@ -65,7 +65,7 @@ def test_a_withdrawn_order_lets_bans_count_again_and_ends_its_grace(place: Place
 
 
 def test_a_batch_that_writes_an_order_back_does_not_undo_its_withdrawal(place: Place) -> None:
-    """It has read the order before, and stores from when on it counts afterwards."""
+    """It read the order before, and stores from when on it counts afterwards."""
     place_order(place, "192.0.2.7", now_us=NOW_US - 5, grace_us=HOUR_US)
     _, taken = take_orders(list_orders(place), NOW_US - 10)
     withdraw_orders(place, "192.0.2.7", now_us=NOW_US)

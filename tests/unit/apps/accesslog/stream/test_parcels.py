@@ -1,4 +1,4 @@
-"""What travels between the stages of a batch, lines that cannot be parsed, and orders of an operator."""
+"""What travels between the stages of a batch, lines that cannot be parsed, and operator orders."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def name_record(offset: int) -> dict[str, object]:
 
 
 def test_from_when_on_an_order_counts_is_decided_by_the_first_batch_that_sees_it() -> None:
-    """The log may be behind the operator's clock, or ahead of it; a later batch finds what was decided."""
+    """The log may be behind the operator's clock, or ahead of it; a later batch uses what was decided."""
     early, late, over = (
         Order(name, "192.0.2.7", ordered_at, until, "")
         for name, ordered_at, until in (("early", 100, 900), ("late", 700, 900), ("over", 100, 400))

@@ -1,4 +1,4 @@
-"""Equal texts have one number, whatever they are and wherever they end."""
+"""Equal texts get one number, whatever they are and wherever they end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ rows_of_texts = st.lists(st.binary(max_size=20), min_size=1, max_size=5).flatmap
 
 
 def lay_out(rows: list[tuple[bytes | None, bool]]) -> Lines:
-    """Lines whose only field are these texts; the last one ends where memory ends."""
+    """Return lines whose only field is one of these texts; the last one ends where memory ends."""
     joined = b"".join(text or b"" for text, _ in rows)
     lengths = np.array([-1 if text is None else len(text) for text, _ in rows], np.int32)
     kept = np.maximum(lengths, 0)
@@ -99,13 +99,13 @@ def number(data: bytes, starts: list[int], lengths: list[int], table: np.ndarray
 
 
 def test_texts_that_are_not_inside_of_their_buffer_are_none() -> None:
-    """Not even where the bytes behind the buffer would look alike."""
+    """Not even if the bytes behind the buffer would look the same."""
     empty = np.full(16, -1, np.int32)
     assert number(b"ababab", [-1, 4, 1, 2, 0], [2, 2, 2, 2, 2], empty) == [-1, -1, -1, -1, 0]
 
 
 def test_a_text_is_looked_for_in_so_many_slots_and_no_more() -> None:
-    """In a table with one free slot, the nearest ones find it; further away two equal texts stay apart."""
+    """In a table with one free slot, the nearest texts find it; further away two equal texts stay apart."""
     together = 0
     for free in range(64):
         table = np.full(64, 50, np.int32)

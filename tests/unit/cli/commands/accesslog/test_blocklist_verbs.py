@@ -1,4 +1,4 @@
-"""`penstock accesslog blocklist`, `decisions`, `unban`, `serve`: for people, programs, against strangers."""
+"""`penstock accesslog blocklist`, `decisions`, `unban`, `serve`: for people, programs, hostile texts."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def now_us() -> int:
 
 
 def ban(place: Place, subject: str, **words: Any) -> str:
-    """A decision of just now; the ban lasts an hour."""
+    """Add a decision made just now; the ban lasts an hour."""
     moment = now_us()
     return decide(place, subject, decided_at=moment - 1, expires_at=moment + 3600 * SECOND_US, **words)
 
@@ -175,7 +175,7 @@ def test_a_client_is_found_by_address_network_and_name(
 def test_a_row_about_the_network_of_a_client_is_not_taken_for_one_about_it(
     place: Place, run: Console
 ) -> None:
-    """Of a network whose clients were counted together only those are blocked that took part."""
+    """If the clients of a network were counted together, only those that took part are blocked."""
     ban(place, "192.0.2.0/24", client="192.0.2.9")
     about = {each["about"] for each in run.json("decisions", "--client", "192.0.2.1")["decisions"]}
     assert about == {"a neighbour"}
@@ -338,6 +338,6 @@ def test_an_empty_token_is_told_as_what_it_is(run: Console) -> None:
 
 @pytest.mark.usefixtures("place")
 def test_serve_on_an_address_of_others_needs_a_token(run: Console) -> None:
-    """Loopback alone needs none."""
+    """Only the loopback address needs none."""
     assert run("serve", "--listen", "0.0.0.0:0", code=1).startswith("[TOKEN_NEEDED] ")
     assert run("serve", "--rate", "0", code=1).startswith("[RATE_INVALID] ")

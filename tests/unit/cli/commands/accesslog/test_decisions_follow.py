@@ -1,4 +1,4 @@
-"""`decisions --to-topic --follow` ends when it is told to, also while the brokers are away."""
+"""`decisions --to-topic --follow` ends when it is told to, even while the brokers are away."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LONG_S = 60.0
 
 @pytest.fixture
 def follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[list[Callable[[], int]]], int]:
-    """Run the verb to its end, with these attempts to send in place of its own; its exit code."""
+    """Return a function that runs the verb with these attempts to send and returns its exit code."""
     monkeypatch.setattr(decisions, "_FOLLOW_EVERY_S", 0.01)
     make_database(tmp_path / "results.db")
     command = ["accesslog", "decisions", str(tmp_path / "results.db"), "--to-topic", "t", "--follow"]
@@ -39,7 +39,7 @@ def fail() -> int:
 
 
 def ask_to_end(times: int = 1) -> int:
-    """A signal comes during the attempt, which goes on for long afterwards unless it is ended."""
+    """Send a signal during an attempt, which would go on for a long time unless it is ended."""
     for _ in range(times):
         os.kill(os.getpid(), signal.SIGTERM)
     threading.Event().wait(LONG_S)
@@ -49,7 +49,7 @@ def ask_to_end(times: int = 1) -> int:
 def test_an_attempt_in_vain_is_ended_by_the_first_signal(
     follow: Callable[[list[Callable[[], int]]], int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What could not be sent shows in the exit code."""
+    """The exit code shows that something could not be sent."""
     before = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)]
     assert follow([lambda: 2, fail, fail, ask_to_end]) == 1
     told = capsys.readouterr()

@@ -1,4 +1,4 @@
-"""What `ship` says before it ships lines whose client it cannot find: their keys stay as they are."""
+"""What `ship` says before it ships lines whose client it cannot find: their keys stay unchanged."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_log_that_fits_is_shipped_without_a_word(
 def test_a_format_that_was_named_and_fits_no_line_is_refused(
     tmp_path: Path, lines: int, is_whole: bool
 ) -> None:
-    """Of a few lines only when no more will come: a log that begins is no proof."""
+    """With few lines it is refused only when no more will come: a log that has just begun proves nothing."""
     log = tmp_path / "access.log"
     log.write_text("".join(PLAIN.format(n % 250, n % 60) for n in range(lines)))
     with pytest.raises(OptionError, match="NOTHING_PARSED"):

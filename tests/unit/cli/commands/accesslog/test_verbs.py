@@ -1,4 +1,4 @@
-"""What the verbs say when there is nothing in what they were given: no line, no rule, no such class or id."""
+"""What the verbs say when their input holds nothing: no line, no rule, no such class or id."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_the_format_of_a_log_has_one_name_in_every_verb() -> None:
         for verb in accesslog.VERBS
         if (option := list_options(verb).get("--format")) and option.help != argparse.SUPPRESS
     }
-    assert shown == {"blocklist"}  # that one is about lists
+    assert shown == {"blocklist"}  # the latter is about lists
 
 
 @pytest.mark.usefixtures("here")
@@ -174,7 +174,7 @@ def test_a_score_is_refused_for_logs_of_others_and_leaves_out_who_is_in_none(
 def test_rules_without_a_rule_are_refused_wherever_they_are_named(
     verb: list[str], content: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A file that was cut off must not end the defence."""
+    """A truncated file must not end the defence."""
     Path("mine.yaml").write_text(content)
     assert main(["accesslog", *verb]) == 1
     assert "[RULES_EMPTY]" in capsys.readouterr().err

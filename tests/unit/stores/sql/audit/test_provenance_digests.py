@@ -1,4 +1,4 @@
-"""Digests of the offsets that rows came from: of any part, in any order, and as text."""
+"""Digests of the offsets that rows came from: for any part, in any order, and as text."""
 
 from __future__ import annotations
 

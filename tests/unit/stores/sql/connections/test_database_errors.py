@@ -1,4 +1,4 @@
-"""What a database's error means: by its number or letters, as the drivers' own exceptions carry them."""
+"""The meaning of database errors, by their numbers or letters, as the drivers' own exceptions carry them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PASSES = {"DATABASE_READ_ONLY", "DATABASE_CONFLICT", "DATABASE_BUSY", "DATABASE_
 
 
 def make_mysql_error(number: int) -> BaseException:
-    """What PyMySQL makes of the packet in which a server tells an error."""
+    """Return what PyMySQL makes of the packet in which a server reports an error."""
     packet = b"\xff" + struct.pack("<H", number) + b"#HY000what the server says"
     with pytest.raises(pymysql.err.MySQLError) as caught:
         pymysql.err.raise_mysql_exception(packet)
@@ -54,7 +54,7 @@ def test_postgresql_is_understood_by_its_letters(code: str, condition: str) -> N
 
 @pytest.mark.parametrize(("number", "condition"), MYSQL.items())
 def test_mysql_is_understood_by_its_numbers(number: int, condition: str) -> None:
-    """3572 is what MySQL 8 answers to NOWAIT; MariaDB answers as it does after a wait."""
+    """3572 is MySQL 8's answer to NOWAIT; MariaDB answers as it does after a wait."""
     check("mysql://me@h/d", make_mysql_error(number), condition)
 
 

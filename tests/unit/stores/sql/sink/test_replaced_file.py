@@ -1,4 +1,4 @@
-"""An SQLite file that is replaced, or taken away, under a running stream: never a silent loss."""
+"""An SQLite file that is replaced or removed under a running stream: never a silent loss."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.sql.sinks import at, make_numbers, make_sink, read_numbers
 
 @pytest.fixture(params=["delete", "wal"])
 def database(tmp_path: Path, request: pytest.FixtureRequest) -> OwnDatabase:
-    """In both of SQLite's ways to keep a journal: only in the first one it looks at the file itself."""
+    """Create a database in each of SQLite's journal modes; only in the first does SQLite check the file."""
     path = tmp_path / "a.db"
     with closing(sqlite3.connect(path)) as connection:
         connection.execute(f"PRAGMA journal_mode = {request.param}")
@@ -32,7 +32,7 @@ def database(tmp_path: Path, request: pytest.FixtureRequest) -> OwnDatabase:
 
 
 def copy(database: OwnDatabase) -> Path:
-    """What a backup has: the file as it is, whole."""
+    """Return a backup: a complete copy of the file as it is."""
     target = Path(database.url).with_name("old.db")
     with closing(sqlite3.connect(database.url)) as here, closing(sqlite3.connect(target)) as there:
         here.backup(there)
@@ -40,8 +40,10 @@ def copy(database: OwnDatabase) -> Path:
 
 
 def replace(database: OwnDatabase, by: Path) -> None:
-    """As `cp old.db t.db && rm -f a.db-wal a.db-shm && mv t.db a.db` does it: with the log of another file
-    an older one would be a mixture of both."""
+    """Replace the file like `cp old.db t.db && rm -f a.db-wal a.db-shm && mv t.db a.db`.
+
+    With another file's log, an older file would become a mixture of both.
+    """
     shutil.copy(by, fresh := by.with_name("t.db"))
     for end in ("-wal", "-shm"):
         Path(database.url + end).unlink(missing_ok=True)
@@ -53,7 +55,7 @@ def write(writer: SqlWriter, first: int, last: int) -> None:
 
 
 class Meddling(Performer):
-    """Somebody does something with the file right before a step, once."""
+    """A performer that changes something about the file right before a step, once."""
 
     kind: type[Step] = Commit
 
@@ -100,7 +102,7 @@ def test_a_copy_that_lacks_nothing_is_gone_on_with(database: OwnDatabase) -> Non
 
 
 def test_what_was_committed_to_a_file_without_a_name_is_written_again(database: OwnDatabase) -> None:
-    """Rows in a file that was replaced a moment before are in no file that anybody will ever open."""
+    """A file that was replaced a moment earlier has no name, so nobody will ever read rows written to it."""
     writer, meddle = open_meddling(database, Commit)
     with closing(writer):
         write(writer, 0, 5)
@@ -113,7 +115,7 @@ def test_what_was_committed_to_a_file_without_a_name_is_written_again(database: 
 def test_a_file_that_is_replaced_in_the_middle_of_a_batch_is_called_so_and_the_batch_may_be_repeated(
     tmp_path: Path,
 ) -> None:
-    """Without a log of its own SQLite notices that by itself, and says no more than `readonly`."""
+    """Without a write-ahead log SQLite notices this on its own, and reports only `readonly`."""
     database = OwnDatabase(str(tmp_path / "a.db"))
     writer, meddle = open_meddling(database, InsertStages)
     with closing(writer):
@@ -130,7 +132,7 @@ def test_a_file_that_is_replaced_in_the_middle_of_a_batch_is_called_so_and_the_b
 
 
 def test_a_file_that_was_taken_away_is_not_made_anew(database: OwnDatabase) -> None:
-    """An empty one in its place would hide that the results are gone."""
+    """An empty file in its place would hide that the results are gone."""
     path = Path(database.url)
     with closing(make_sink(database.url).open("s")) as writer:
         write(writer, 0, 5)
