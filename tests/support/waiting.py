@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 
 def wait_until(
@@ -19,6 +22,20 @@ def wait_until(
     while not holds():
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
         time.sleep(every_s)
+
+
+def stop_process(pid: int) -> None:
+    """Stop a process and wait until all its threads stand: they stop one by one, and one may still answer."""
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: _all_threads_stand(pid), f"all threads of the process {pid} stand")
+
+
+def _all_threads_stand(pid: int) -> bool:
+    try:
+        states = [each.read_text() for each in Path(f"/proc/{pid}/task").glob("*/stat")]
+    except FileNotFoundError:  # a thread ended between the listing and the look
+        return False
+    return {each.rpartition(")")[2].split()[0] for each in states} == {"T"}
 
 
 def is_silent(connection: socket.socket, seconds: float = 0.3) -> bool:

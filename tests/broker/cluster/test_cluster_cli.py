@@ -19,7 +19,7 @@ from penstock.cluster.processes.owned_process import is_locked
 from penstock.core.model import TopicPartition
 from penstock.core.offsets.stream_position import StreamPosition
 from penstock.stores.offsets.offset_store_addresses import open_offset_store
-from tests.support.waiting import wait_until
+from tests.support.waiting import stop_process, wait_until
 
 pytestmark = pytest.mark.kafka
 
@@ -71,7 +71,7 @@ def test_up_status_logs_and_down_from_a_shell(state: Path) -> None:
     log = Path(written["brokers"][0]["folder"]) / "broker.log"
     follow_a_new_line(log)
 
-    os.kill(pid, signal.SIGSTOP)  # a broker that hangs is alive but not ready
+    stop_process(pid)  # a broker that hangs is alive but not ready
     assert "running, not ready" in penstock("status")
     os.kill(pid, signal.SIGCONT)
 

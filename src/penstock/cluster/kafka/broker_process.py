@@ -163,9 +163,12 @@ class Broker:
             end_server(f"Broker {self.node_id}", self._process, self._lock_path, *steps)
 
     def pause(self) -> None:
-        """Suspend the broker: it keeps its connections and answers nothing."""
+        """Suspend the broker and return once it has stopped. It keeps its connections and answers nothing."""
         self._signal(signal.SIGSTOP)
         self._paused = True
+        if self._process is not None and self._process.returncode is None:
+            # The signal returns at once, but threads run on until the kernel has stopped every one.
+            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         if self._paused:
