@@ -101,11 +101,10 @@ PIECES = {
 }
 #: The campaigns, which `make proof` runs.
 NOT_HERE = ("proof",)
-#: Sessions that run at the same time: two for each of two processors, because tests wait for servers.
-AT_ONCE = 4
-NO_SERVERS_AT_ONCE = 2
-#: The pieces of one of the two sessions when there are no servers to wait for; the other has all the rest.
-_HALF_WITHOUT_SERVERS = ("unit-defence", "unit-accesslog")
+#: Sessions that run at the same time, more than two for each of two processors: tests wait for servers.
+AT_ONCE = 5
+#: Without servers there are three sessions: one for each name here, and one for all other pieces.
+_JOINED_WITHOUT_SERVERS = {"unit-defence": "applications", "unit-accesslog": "applications", "unit": "rooms"}
 NEEDS_NO_SERVER = "not kafka and not spark and not sql and not zookeeper and not slow and not proof"
 SESSION_TIMEOUT_S = 5000
 _COUNTS = re.compile(r"^planned (\d+), executed (\d+), skipped (\d+)", re.MULTILINE)
@@ -125,12 +124,12 @@ def list_unplaced() -> list[str]:
 
 
 def join_pieces(pieces: Mapping[str, Piece]) -> dict[str, Piece]:
-    """Return two pieces with the folders of all: without servers, tests have little to wait for."""
+    """Return three pieces with the folders of all: without servers most are too short for a session."""
     folders: dict[str, tuple[str, ...]] = {}
     for name, piece in pieces.items():
-        half = "applications" if name in _HALF_WITHOUT_SERVERS else "others"
-        folders[half] = (*folders.get(half, ()), *piece.folders)
-    return {half: Piece(0, found) for half, found in folders.items()}
+        joined = _JOINED_WITHOUT_SERVERS.get(name, "others")
+        folders[joined] = (*folders.get(joined, ()), *piece.folders)
+    return {joined: Piece(0, found) for joined, found in folders.items()}
 
 
 def draw_seed() -> int:
@@ -289,7 +288,7 @@ def main(arguments: list[str]) -> int:
         subprocess.run([sys.executable, "-m", "tests.support.quick_jvm"], cwd=ROOT, check=True)
     with tempfile.TemporaryDirectory() as folder:
         run = Run(pieces, options, Path(folder), lint)
-        run.finish(chosen.at_once or (NO_SERVERS_AT_ONCE if chosen.no_servers else AT_ONCE))
+        run.finish(chosen.at_once or AT_ONCE)
         if lint.returncode:
             print("FAILED: lint", flush=True)
             return 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,17 @@ def known_ids() -> dict[str, str]:
     return {each: text for catalogue in read_catalogues().values() for each, text in catalogue.lines.items()}
 
 
+@cache
+def list_written_pages() -> dict[str, tuple[Path, str]]:
+    """Return each page as the sources make it, with its path, by name."""
+    return {path.name: (path, text) for path, text in write_pages().items()}
+
+
 @pytest.mark.parametrize(
     "name", ["spec.md", "behaviours.md", "traps.md", "options.md", "errors.md", "README.md"]
 )
 def test_a_reference_page_is_up_to_date(name: str) -> None:
-    path, text = next((path, text) for path, text in write_pages().items() if path.name == name)
+    path, text = list_written_pages()[name]
     assert path.read_text() == text, f"{name} is stale: run `make docs` and commit the page"
 
 

@@ -57,6 +57,7 @@ print(json.dumps([len(before), [name for name in after if after[name] != before.
 """
 
 
+@pytest.mark.slow  # compiles its kernels anew
 def test_after_a_warmup_no_verb_has_anything_to_compile(tmp_path: Path) -> None:
     """A kernel that is called for the first time with other types would be compiled then."""
     done = subprocess.run(

@@ -54,6 +54,7 @@ def test_damaged_batches_in_front_of_a_protected_page_read_as_the_reference_read
     check(run_fuzz(15_000, seed=20_240_601), 15_000)
 
 
+@pytest.mark.slow  # compiles its kernels anew
 def test_damaged_batches_stay_inside_every_array_with_bounds_checks_on() -> None:
     """T22: with the same kernels, compiled with numba's bounds checks."""
     report = run_fuzz(5_000, seed=77, **check_bounds())

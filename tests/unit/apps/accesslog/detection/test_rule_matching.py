@@ -198,6 +198,7 @@ def test_a_detector_travels_without_examples_and_finds_the_same() -> None:
     assert pickle.loads(packed).detect(lines).hit_rules.tolist() == detector.detect(lines).hit_rules.tolist()
 
 
+@pytest.mark.slow  # compiles its kernels anew
 def test_no_kernel_leaves_its_arrays() -> None:
     """All examples of all rules, and answers that no server gives, run with every index checked."""
     program = (

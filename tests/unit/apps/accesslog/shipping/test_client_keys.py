@@ -228,7 +228,7 @@ print(len(lines))
 """
 
 
-@pytest.mark.parametrize("checked", [False, True])
+@pytest.mark.parametrize("checked", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_kernel_never_looks_behind_a_line(checked: bool) -> None:
     """It runs in front of a protected page, and with numba's own checks."""
     more = check_bounds() if checked else {}
