@@ -103,8 +103,8 @@ PIECES = {
 NOT_HERE = ("proof",)
 #: Sessions that run at the same time, more than two for each of two processors: tests wait for servers.
 AT_ONCE = 5
-#: Without servers there are three sessions: one for each name here, and one for all other pieces.
-_JOINED_WITHOUT_SERVERS = {"unit-defence": "applications", "unit-accesslog": "applications", "unit": "rooms"}
+#: Without servers, these pieces are sessions of their own, and all others are one session.
+_ALONE_WITHOUT_SERVERS = ("unit-defence", "unit-accesslog", "unit")
 NEEDS_NO_SERVER = "not kafka and not spark and not sql and not zookeeper and not slow and not proof"
 SESSION_TIMEOUT_S = 5000
 _COUNTS = re.compile(r"^planned (\d+), executed (\d+), skipped (\d+)", re.MULTILINE)
@@ -124,12 +124,10 @@ def list_unplaced() -> list[str]:
 
 
 def join_pieces(pieces: Mapping[str, Piece]) -> dict[str, Piece]:
-    """Return three pieces with the folders of all: without servers most are too short for a session."""
-    folders: dict[str, tuple[str, ...]] = {}
-    for name, piece in pieces.items():
-        joined = _JOINED_WITHOUT_SERVERS.get(name, "others")
-        folders[joined] = (*folders.get(joined, ()), *piece.folders)
-    return {joined: Piece(0, found) for joined, found in folders.items()}
+    """Return the pieces with most of them joined: without servers they are too short for a session."""
+    alone = {name: piece for name, piece in pieces.items() if name in _ALONE_WITHOUT_SERVERS}
+    others = [folder for name, piece in pieces.items() if name not in alone for folder in piece.folders]
+    return {**alone, "others": Piece(0, tuple(others))} if others else alone
 
 
 def draw_seed() -> int:

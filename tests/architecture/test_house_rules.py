@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -41,11 +42,18 @@ def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+@cache
+def parse(path: Path) -> ast.Module:
+    """Return the syntax tree of a file, which is parsed once for all rules."""
+    return ast.parse(path.read_text())
+
+
 def walk(paths: list[Path]) -> Iterator[tuple[str, ast.AST]]:
     """Yield every node of the given files with its location."""
     for path in paths:
-        for node in ast.walk(ast.parse(path.read_text())):
-            yield f"{name_of(path)}:{getattr(node, 'lineno', 0)}", node
+        name = name_of(path)
+        for node in ast.walk(parse(path)):
+            yield f"{name}:{getattr(node, 'lineno', 0)}", node
 
 
 def names_in(node: ast.AST) -> set[str]:
@@ -285,7 +293,7 @@ def test_no_test_waits_without_looking() -> None:
     A timer is a guess wherever it stands: act when something was seen, not when time has passed.
     """
     for path in TESTS:
-        tree = ast.parse(path.read_text())
+        tree = parse(path)
         loops = [node for node in ast.walk(tree) if isinstance(node, ast.While | ast.For)]
         looked = {id(node) for loop in loops for node in ast.walk(loop)}
         blind = [
@@ -312,7 +320,7 @@ def test_a_public_class_or_type_has_a_name_of_its_own() -> None:
     """Two classes with one name mislead a reader and a search. So does an alias with a class's name."""
     places: dict[str, list[str]] = {}
     for path in SOURCES:
-        for node in ast.parse(path.read_text()).body:
+        for node in parse(path).body:
             for name in list_assigned(node):
                 if name[0].isupper() and not name.isupper():
                     places.setdefault(name, []).append(name_of(path))

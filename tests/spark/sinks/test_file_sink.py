@@ -202,6 +202,7 @@ while start < 30:
 STEPS = [(step, moment) for step in ("save", "note", "rename", "store") for moment in ("before", "after")]
 
 
+@pytest.mark.slow
 def test_killed_at_every_step_and_started_again_every_row_is_there_once(tmp_path: Path) -> None:
     """C12, C15, G6, G16: SIGKILL before and after each step; the next run even uses other batch sizes."""
     from tests.crash.gates import FOLDER_VARIABLE, Gate, arm, await_arrival

@@ -49,6 +49,7 @@ def check(report: dict[str, object], inputs: int) -> None:
         assert kind == "truncate" or table[kind].get("CORRUPT_BATCH", 0) > 0, kind
 
 
+@pytest.mark.slow
 def test_damaged_batches_in_front_of_a_protected_page_read_as_the_reference_reads_them() -> None:
     """T09, T22, T24, T25: twelve kinds of damage, with checksums mended in most inputs."""
     check(run_fuzz(15_000, seed=20_240_601), 15_000)
