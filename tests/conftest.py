@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
+from penstock.cluster.processes.python_launcher import make_launcher
 from tests.support.quick_jvm import use_quick_jvms
 
 if TYPE_CHECKING:
@@ -47,6 +48,10 @@ _FAMILIES = {
 
 def pytest_configure() -> None:
     use_quick_jvms()
+    # Programs that tests start would otherwise run their workers with the first python3 on the path. For all
+    # tests, not only those with a session, because the order of tests must not decide it.
+    os.environ["PYSPARK_PYTHON"], os.environ["PYSPARK_DRIVER_PYTHON"] = make_launcher(), sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     # A shell that starts tests in the background makes them ignore Ctrl-C, and so does everything they start.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -153,6 +158,8 @@ def topic(request: pytest.FixtureRequest) -> MakeTopic:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
         unique = f"{name}-{next(_numbers)}-{secrets.token_hex(4)}"
         settings = {key.replace("_", "."): str(value) for key, value in config.items()}
+        # Many tests write records with old times, which the broker would otherwise delete within a second.
+        settings.setdefault("retention.ms", "-1")
         wanted = NewTopic(unique, num_partitions=partitions, replication_factor=factor, config=settings)
         admin.create_topics([wanted])[unique].result(timeout=30)
         _wait_for_leaders(admin, unique, partitions)
@@ -178,10 +185,6 @@ def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
     """Start a session with two cores. Parity tests also get Spark's JVM connector, needed at the start."""
     from pyspark.sql import SparkSession
 
-    from penstock.cluster.processes.python_launcher import make_launcher
-
-    os.environ["PYSPARK_PYTHON"], os.environ["PYSPARK_DRIVER_PYTHON"] = make_launcher(), sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     builder = (
         SparkSession.builder.master("local[2]")
         .appName("penstock-tests")

@@ -74,35 +74,35 @@ _OTHER_ACCESSLOG_ROOMS = (
 )
 #: All folders with tests; copy the seconds from the end of a run when they are far off.
 PIECES = {
-    "parity": Piece(295, ("parity",)),
-    "spark-streams": Piece(345, ("spark/streams",)),
-    "spark-apps": Piece(285, ("spark/apps",)),
+    "parity": Piece(365, ("parity",)),
+    "spark-streams": Piece(465, ("spark/streams",)),
+    "spark-apps": Piece(365, ("spark/apps",)),
     "spark-batch": Piece(
-        340, ("spark/batch", "spark/columns", "spark/direct", "spark/sinks", "spark/test_python_processes.py")
+        430, ("spark/batch", "spark/columns", "spark/direct", "spark/sinks", "spark/test_python_processes.py")
     ),
     "unit-defence": Piece(
-        200,
+        170,
         tuple(f"unit/apps/accesslog/{room}" for room in ("defence", "detection", "evaluation", "first_look")),
     ),
-    "unit-accesslog": Piece(200, tuple(f"unit/apps/accesslog/{room}" for room in _OTHER_ACCESSLOG_ROOMS)),
-    "unit": Piece(180, tuple(f"unit/{room}" for room in _UNIT_ROOMS)),
-    "broker-clients": Piece(330, ("broker/metadata", "broker/reading", "broker/transport", "broker/writing")),
-    "broker-cluster": Piece(285, ("broker/accesslog", "broker/cluster")),
-    "broker-groups": Piece(175, ("broker/console", "broker/groups")),
-    "crash-streams": Piece(305, ("crash/streams",)),
-    "crash-apps": Piece(260, ("crash/accesslog", "crash/direct")),
-    "crash-sql": Piece(150, ("crash/sql",)),
-    "sql-sink": Piece(245, ("sql/moves", "sql/sink")),
+    "unit-accesslog": Piece(150, tuple(f"unit/apps/accesslog/{room}" for room in _OTHER_ACCESSLOG_ROOMS)),
+    "unit": Piece(210, tuple(f"unit/{room}" for room in _UNIT_ROOMS)),
+    "broker-clients": Piece(370, ("broker/metadata", "broker/reading", "broker/transport", "broker/writing")),
+    "broker-cluster": Piece(320, ("broker/accesslog", "broker/cluster")),
+    "broker-groups": Piece(190, ("broker/console", "broker/groups")),
+    "crash-streams": Piece(350, ("crash/streams",)),
+    "crash-apps": Piece(290, ("crash/accesslog", "crash/direct")),
+    "crash-sql": Piece(160, ("crash/sql",)),
+    "sql-sink": Piece(265, ("sql/moves", "sql/sink")),
     "sql-servers": Piece(240, ("sql/accesslog", "sql/diagnosis", "sql/servers")),
-    "docs": Piece(200, ("docs",)),
-    "cluster": Piece(130, ("cluster",)),
+    "docs": Piece(225, ("docs",)),
+    "cluster": Piece(110, ("cluster",)),
     "contract": Piece(110, ("contract", "zookeeper")),
     "architecture": Piece(45, ("architecture",)),
 }
 #: The campaigns, which `make proof` runs.
 NOT_HERE = ("proof",)
 #: Sessions that run at the same time, more than two for each of two processors: tests wait for servers.
-AT_ONCE = 5
+AT_ONCE = 4
 #: Without servers, these pieces are sessions of their own, and all others are one session.
 _ALONE_WITHOUT_SERVERS = ("unit-defence", "unit-accesslog", "unit")
 NEEDS_NO_SERVER = "not kafka and not spark and not sql and not zookeeper and not slow and not proof"
@@ -136,6 +136,24 @@ def draw_seed() -> int:
     for path in sorted(TESTS.rglob("*.py")):
         digest.update(path.read_bytes())
     return int.from_bytes(digest.digest()[:4], "big")
+
+
+def prepare() -> bool:
+    """Make what the sessions would otherwise make at the same time, and return whether that worked.
+
+    That is the archive of Java classes, and the kernels: four sessions would compile the same ones at once.
+    """
+    penstock = str(Path(sys.executable).with_name("penstock"))
+    running = [
+        subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL)
+        for command in (
+            [sys.executable, "-m", "tests.support.quick_jvm"],
+            [penstock, "warmup", "--only", "decoding", "--only", "formats"],
+            [penstock, "warmup", "--only", "accesslog"],
+        )
+    ]
+    codes = [each.wait() for each in running]
+    return not any(codes)
 
 
 class Run:
@@ -282,8 +300,8 @@ def main(arguments: list[str]) -> int:
         pieces = join_pieces(pieces)
     began = time.monotonic()
     lint = subprocess.Popen(["make", "--no-print-directory", "lint"] if chosen.lint else ["true"], cwd=ROOT)
-    if not chosen.no_servers:
-        subprocess.run([sys.executable, "-m", "tests.support.quick_jvm"], cwd=ROOT, check=True)
+    if not chosen.no_servers and not prepare():
+        return 1
     with tempfile.TemporaryDirectory() as folder:
         run = Run(pieces, options, Path(folder), lint)
         run.finish(chosen.at_once or AT_ONCE)

@@ -1,8 +1,8 @@
 """Builds the decoders of typed columns from their options, when the query starts.
 
-Rules: this module alone decides which options belong together. It also fixes the schema of a column, whether
-given or the newest of a subject, so a query keeps the same columns until it ends. Only this module reads
-files, resolves references to secrets and asks the registry for a subject. What workers get is complete.
+Rules: this module alone decides which options of a column belong together. It also fixes the schema of a
+column, whether given or the newest of a subject, so a query keeps the same columns until it ends. Only this
+module asks the registry for a subject. What workers get is complete.
 
 >>> from penstock.core.options.typed_column_options import FormatTable
 >>> sorted(build_decoders(FormatTable(value_format="json", value_schema="id BIGINT")))
@@ -16,28 +16,19 @@ import binascii
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-from penstock.core.client.client_settings import Secret
 from penstock.core.errors import OptionError
-from penstock.core.options.option_table import invalid
-from penstock.core.options.option_values import INT32_MAX
-from penstock.core.options.secret_references import describe_os_error, resolve_reference
+from penstock.core.options.option_table import conflicting_option, invalid, missing_option
 from penstock.core.options.typed_column_options import FormatTable
-from penstock.core.typed_columns import FAIL, ColumnDecoder
+from penstock.core.typed_columns import ColumnDecoder
 from penstock.formats.avro.avro_decoder import AvroDecoder
 from penstock.formats.json.json_decoder import JsonDecoder
 from penstock.formats.json.json_schema import JsonSchemaDecoder
-from penstock.formats.registry.schema_registry import (
-    RegisteredSchema,
-    RegistrySettings,
-    find_latest,
-    parse_urls,
-)
+from penstock.formats.option_files import read_option_file
+from penstock.formats.registry.registry_options import read_registry_options
+from penstock.formats.registry.schema_registry import RegisteredSchema, RegistrySettings, find_latest
 from penstock.formats.text.string_decoder import StringDecoder
 
-#: The least bound on unknown ids, even if fewer bad rows are allowed, so that the error names a bad row.
-LEAST_UNKNOWN_IDS = 100
 _KINDS = {"avro": "AVRO", "protobuf": "PROTOBUF", "jsonschema": "JSON"}
 
 
@@ -58,7 +49,7 @@ def build_decoders(
     table: FormatTable, *, environ: Mapping[str, str] | None = None
 ) -> dict[str, ColumnDecoder]:
     """Return the decoder of each typed column asked for (`keyData`, `valueData`). May ask the registry."""
-    registry = _read_registry(table, os.environ if environ is None else environ)
+    registry = read_registry_options(table, os.environ if environ is None else environ)
     decoders: dict[str, ColumnDecoder] = {}
     for name in ("key", "value"):
         kind, *others = (
@@ -70,7 +61,9 @@ def build_decoders(
         if kind:
             decoders[f"{name}Data"] = _build(column, registry)
     if registry is not None and not decoders:
-        raise _conflict("schemaRegistry.url", "it has no effect without `valueFormat` or `keyFormat`")
+        raise conflicting_option(
+            "schemaRegistry.url", "it has no effect without `valueFormat` or `keyFormat`"
+        )
     return decoders
 
 
@@ -84,26 +77,26 @@ def _check_together(column: _Column, registry: RegistrySettings | None) -> None:
     named = [key for key, text in given.items() if text is not None]
     if not kind:
         for key in (*named, *([f"{name}Message"] if column.message else ())):
-            raise _missing(f"{name}Format", f"`{key}` is set")
+            raise missing_option(f"{name}Format", f"`{key}` is set")
         return
     if len(named) > 1:
-        raise _conflict(named[1], f"`{named[0]}` is set too, and a column has one schema")
+        raise conflicting_option(named[1], f"`{named[0]}` is set too, and a column has one schema")
     if kind == "string":
         if named:
-            raise _conflict(named[0], "text has no schema")
+            raise conflicting_option(named[0], "text has no schema")
         return
     if not named:
-        raise _missing(f"{name}Schema", f"`{name}Format` is `{kind}`")
+        raise missing_option(f"{name}Schema", f"`{name}Format` is `{kind}`")
     if column.subject is not None and kind == "json":
-        raise _conflict(
+        raise conflicting_option(
             f"{name}Subject", "the format `json` takes its schema as DDL; `jsonschema` has subjects"
         )
     if column.subject is not None and registry is None:
-        raise _missing("schemaRegistry.url", f"`{name}Subject` is set")
+        raise missing_option("schemaRegistry.url", f"`{name}Subject` is set")
     if column.message is not None and kind != "protobuf":
-        raise _conflict(f"{name}Message", f"the format `{kind}` has no messages")
+        raise conflicting_option(f"{name}Message", f"the format `{kind}` has no messages")
     if kind == "protobuf" and column.message is None and column.subject is None:
-        raise _missing(f"{name}Message", f"`{name}Format` is `protobuf`")
+        raise missing_option(f"{name}Message", f"`{name}Format` is `protobuf`")
 
 
 def _build(column: _Column, registry: RegistrySettings | None) -> ColumnDecoder:
@@ -151,81 +144,4 @@ def _build_protobuf(
 def _read_schema(column: _Column) -> bytes:
     if column.schema_file is None:
         return (column.schema or "").encode()
-    return _read_option_file(f"{column.name}SchemaFile", column.schema_file)
-
-
-def _read_registry(table: FormatTable, environ: Mapping[str, str]) -> RegistrySettings | None:
-    secrets = {
-        "username": table.registry_username,
-        "password": table.registry_password,
-        "token": table.registry_token,
-    }
-    if table.registry_url is None:
-        for name, text in {**secrets, "caFile": table.registry_ca_file}.items():
-            if text is not None:
-                raise _missing("schemaRegistry.url", f"`schemaRegistry.{name}` is set")
-        return None
-    try:
-        urls = parse_urls(table.registry_url)
-    except ValueError as error:
-        raise invalid("schemaRegistry.url", table.registry_url, str(error)) from None
-
-    def look_up(path: str) -> str:
-        return Path(path).read_bytes().decode()
-
-    plain = {
-        name: resolve_reference(f"schemaRegistry.{name}", text, environ=environ, read_file=look_up).strip()
-        for name, text in secrets.items()
-        if text is not None
-    }
-    for name, text in plain.items():
-        if not text.isprintable():  # it does not fit into a header, and the header's error would show it
-            raise invalid(f"schemaRegistry.{name}", "", "one line of printable characters")
-    if ("username" in plain) != ("password" in plain):
-        absent = "password" if "username" in plain else "username"
-        raise _missing(f"schemaRegistry.{absent}", "the other half of the login is set")
-    if "token" in plain and "password" in plain:
-        raise _conflict("schemaRegistry.token", "a name and a password are set too")
-    ca = table.registry_ca_file
-    return RegistrySettings(
-        urls,
-        Secret(f"{plain['username']}:{plain['password']}") if "username" in plain else None,
-        Secret(plain["token"]) if "token" in plain else None,
-        None if ca is None else _read_option_file("schemaRegistry.caFile", ca).decode("ascii", "replace"),
-        table.registry_timeout_ms,
-        max_unknown_ids=_bound_unknown_ids(table),
-    )
-
-
-def _bound_unknown_ids(table: FormatTable) -> int:
-    """Return how many ids of a batch may be unknown: as many as the bad values that any task tolerates."""
-    if table.on_decode_error == FAIL:
-        return LEAST_UNKNOWN_IDS
-    return INT32_MAX if table.quota is None else max(LEAST_UNKNOWN_IDS, table.quota.floor)
-
-
-def _read_option_file(key: str, path: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise OptionError(
-            "FILE_UNREADABLE",
-            f"Option `{key}` names the file {path}, which cannot be read: {describe_os_error(error)}.",
-            hint="Check the path and its permissions on the machine where the query is started.",
-            facts={"option": key, "path": path},
-        ) from error
-
-
-def _missing(key: str, because: str) -> OptionError:
-    return OptionError(
-        "OPTION_MISSING", f"Option `{key}` is not set, but {because}.", hint="Set it.", facts={"option": key}
-    )
-
-
-def _conflict(key: str, why: str) -> OptionError:
-    return OptionError(
-        "OPTION_CONFLICT",
-        f"Option `{key}` cannot be used here: {why}.",
-        hint="Leave one of them out.",
-        facts={"option": key},
-    )
+    return read_option_file(f"{column.name}SchemaFile", column.schema_file)

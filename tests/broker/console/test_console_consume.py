@@ -172,7 +172,7 @@ def test_a_pattern_takes_whole_names_and_topics_that_come_later(kafka: Any, topi
 
 def test_assigned_partitions_are_read_from_an_offset_or_a_time(kafka: Any, penstock: Run, topic: Any) -> None:
     """A14, B19: without a group, a position outside the log is an error; no other is used instead."""
-    name = topic(2, retention_ms=-1)
+    name = topic(2)
     for number in range(6):
         produce(kafka.bootstrap, name, [b"%d" % number], partition=1, timestamp_ms=1_700_000_000_000 + number)
     one = [name, "--partition", "1", *QUICK]
@@ -207,7 +207,7 @@ def test_assigned_partitions_are_read_from_an_offset_or_a_time(kafka: Any, penst
 
 @pytest.mark.parametrize("how", [["--offset", "earliest"], ["--from-beginning"]], ids=["assigned", "member"])
 def test_all_of_a_message_can_be_shown(kafka: Any, penstock: Run, topic: Any, how: list[str]) -> None:
-    name = topic(retention_ms=-1)
+    name = topic()
     headers = [("h", b"1"), ("h", None), ("\x1b", b"\xff")]
     when = 1_700_000_000_123
     produce(kafka.bootstrap, name, [b"a\nb"], key=b"k\x07", timestamp_ms=when, headers=headers)

@@ -107,7 +107,7 @@ def test_what_cannot_be_sent_is_said_with_what_was(
 def test_a_tab_between_key_and_value_is_written_as_an_escape(
     kafka: Any, penstock: Run, topic: Any, lines: Any
 ) -> None:
-    name = topic(retention_ms=-1)
+    name = topic()
     given = ["--key-separator", r"\t", "--headers", "source=import,run=7", "--header", "more=a,b"]
     penstock(
         "produce", name, "--file", lines(b"k\tv\tw\n\t\n"), *given, "--timestamp", "2023-11-14T22:13:20Z"
@@ -137,7 +137,7 @@ def test_what_was_consumed_as_json_is_produced_again_as_it_was(
     kafka: Any, penstock: Run, topic: Any, lines: Any
 ) -> None:
     """Null is not empty, bytes that are not text survive, and time, headers and partition are the same."""
-    name, copy, other = topic(3, retention_ms=-1), topic(3, retention_ms=-1), topic(retention_ms=-1)
+    name, copy, other = topic(3), topic(3), topic()
     when = 1_700_000_000_123
     headers = [("h", b"1"), ("h", None), ("h", b""), ("\x1b", b"\xff")]
     produce(

@@ -43,7 +43,7 @@ def offsets_after(told: Any, topic: str) -> list[int]:
 def test_a_stream_moves_to_times_and_ends_but_never_outside_the_log(
     penstock: Run, kafka: Any, topic: Any, tmp_path: Path
 ) -> None:
-    name = topic(2, retention_ms=-1)
+    name = topic(2)
     for partition, times in ((0, range(1_000, 11_000, 1_000)), (1, range(1_000, 4_000, 1_000))):
         for time_ms in times:
             produce(kafka.bootstrap, name, ["x"], partition=partition, timestamp_ms=time_ms)

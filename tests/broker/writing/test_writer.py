@@ -41,7 +41,7 @@ def test_every_codec_is_taken_by_the_broker_and_read_by_librdkafka(
     kafka: Any, topic: MakeTopic, settings: ClientSettings, codec: int
 ) -> None:
     """T24, T25, B046, B050: null, empty, repeated headers and times, written to the broker and read back."""
-    name = topic(1, retention_ms=-1)  # the timestamps below are long past
+    name = topic(1)
     states = [None, b"", b"x" * 300]
     rows = [(key, value) for key in states for value in states] * 40
     marks = [[("b", b"1"), ("a", None), ("b", b"")], [], None] * 120

@@ -156,8 +156,8 @@ def test_a_record_whose_time_is_no_time_is_a_line_like_any_other(
     spark: SparkSession, kafka: Any, topic: Any, tmp_path: Path
 ) -> None:
     """A broker accepts such numbers: very negative ones always, very large ones where the topic allows it."""
-    default = topic(1, retention_ms=-1)
-    lenient = topic(1, retention_ms=-1, message_timestamp_after_max_ms=2**63 - 1)
+    default = topic(1)
+    lenient = topic(1, message_timestamp_after_max_ms=2**63 - 1)
     lines = [write_line(Request(second, "192.0.2.1", "/.env")) for second in range(3)]
     for name, odd in ((default, -(2**62)), (lenient, 2**63 - 1)):
         database = tmp_path / f"{name}.db"

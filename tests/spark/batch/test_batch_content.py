@@ -47,7 +47,7 @@ SPRING_MS = [1_710_052_200_000 + hour * 3_600_000 for hour in range(4)]
 
 def test_a_row_has_the_columns_and_types_of_a_kafka_row(load: Load, kafka: Any, topic: Any) -> None:
     """B047, F2, F3, B298: names, order, types, nullability and every value of one record."""
-    name = topic(message_timestamp_type="CreateTime", retention_ms=-1)
+    name = topic(message_timestamp_type="CreateTime")
     produce(kafka.bootstrap, name, ["hello world"], key=b"key", timestamp_ms=1_631_623_473_000)
     frame = load(name)
     assert [(field.name, field.dataType) for field in frame.schema] == KAFKA_ROW
@@ -141,7 +141,7 @@ def test_a_time_too_large_for_the_column_is_an_error_with_its_place(
     load: Load, kafka: Any, topic: Any
 ) -> None:
     """B049: the error names topic, partition, offset and value; without the column the row is readable."""
-    name = topic(message_timestamp_after_max_ms=2**63 - 1, retention_ms=-1)
+    name = topic(message_timestamp_after_max_ms=2**63 - 1)
     huge_ms = 2**62
     produce(kafka.bootstrap, name, ["fine"], timestamp_ms=1_700_000_000_000)
     produce(kafka.bootstrap, name, ["absurd"], timestamp_ms=huge_ms)
@@ -167,7 +167,7 @@ def test_upper_case_topics_are_not_lowered(load: Load, kafka: Any, topic: Any) -
 
 def test_times_survive_any_session_zone(spark: SparkSession, load: Load, kafka: Any, topic: Any) -> None:
     """T26: the same instants in three session zones, across both clock changes."""
-    name = topic(retention_ms=-1)
+    name = topic()
     for ms in (*AUTUMN_MS, *SPRING_MS):
         produce(kafka.bootstrap, name, ["x"], timestamp_ms=ms)
     frame = load(name).orderBy("offset").selectExpr("unix_millis(timestamp) AS ms")
@@ -199,7 +199,7 @@ spark.stop()
 
 def test_a_program_elsewhere_that_only_names_the_format_reads_the_same_times(kafka: Any, topic: Any) -> None:
     """T26: driver and workers in New York at the repeated hour; the format is found without register()."""
-    name = topic(retention_ms=-1)
+    name = topic()
     for ms in AUTUMN_MS:
         produce(kafka.bootstrap, name, ["x"], timestamp_ms=ms)
     run = subprocess.run(

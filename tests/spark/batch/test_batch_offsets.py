@@ -24,7 +24,7 @@ def fill(kafka: Any, topic: str, counts: Sequence[int]) -> None:
 @pytest.fixture
 def timed(kafka: Any, topic: Any) -> str:
     """Return a topic of two partitions with the times FIRST_MS, +1 s, ... +4 s in each."""
-    name = topic(2, retention_ms=-1)
+    name = topic(2)
     for partition in (0, 1):
         for n in range(5):
             produce(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 from penstock.testing.proxy import FaultProxy
@@ -25,7 +26,7 @@ spark.stop()
 
 
 def test_a_task_that_is_tried_again_gives_every_row_once(
-    proxied_kafka: tuple[Any, FaultProxy], topic: Any
+    proxied_kafka: tuple[Any, FaultProxy], topic: Any, tmp_path: Path
 ) -> None:
     """B158: the first attempt times out on an answer that is held back; the second one reads everything."""
     cluster, proxy = proxied_kafka
@@ -33,20 +34,24 @@ def test_a_task_that_is_tried_again_gives_every_row_once(
     produce(proxy.bootstrap, name, [str(n) for n in range(200)])
     before = proxy.counts.requests[FETCH]
     proxy.hold_answers(api_keys={FETCH})
-    application = subprocess.Popen(
-        [sys.executable, "-c", _APPLICATION, proxy.bootstrap, name],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    said = tmp_path / "said"
+
+    def asks_again() -> bool:
+        assert application.poll() is None, said.read_text()
+        return proxy.counts.requests[FETCH] >= before + 2
+
+    with said.open("w") as output:
+        application = subprocess.Popen(
+            [sys.executable, "-c", _APPLICATION, proxy.bootstrap, name], stdout=output, stderr=output
+        )
     try:
-        wait_until(lambda: proxy.counts.requests[FETCH] >= before + 2, "a second attempt asks", 200)
+        wait_until(asks_again, "a second attempt asks")
         proxy.pass_on()
-        output, errors = application.communicate(timeout=80)
+        code = application.wait(120)
     finally:
         proxy.pass_on()
         application.kill()
         application.wait()
-    assert application.returncode == 0, errors
-    assert f"OFFSETS {list(range(200))}" in output
-    assert "[FETCH_TIMEOUT]" in errors
+    assert code == 0, said.read_text()
+    assert f"OFFSETS {list(range(200))}" in said.read_text()
+    assert "[FETCH_TIMEOUT]" in said.read_text()

@@ -126,7 +126,7 @@ def test_each_query_reads_everything_with_a_group_of_its_own(load: Load, kafka: 
 
 def test_a_read_can_start_where_a_group_stopped_or_near_the_end(load: Load, kafka: Any, topic: Any) -> None:
     """Our own options: committed, the last so many offsets, the last so many minutes."""
-    name = topic(2, retention_ms=-1)
+    name = topic(2)
     produce(kafka.bootstrap, name, ["old"] * 5, timestamp_ms=1_700_000_000_000)
     produce(kafka.bootstrap, name, ["new"] * 5)
     group = f"group-{uuid.uuid4().hex}"

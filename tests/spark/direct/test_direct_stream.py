@@ -195,7 +195,7 @@ def test_a_batch_is_what_was_decided_though_records_come_and_the_frame_is_used_t
 def test_columns_headers_and_typed_columns_are_the_options_of_the_source(
     spark: SparkSession, kafka: Any, topic: MakeTopic, settings: dict[str, object]
 ) -> None:
-    name = topic(1, retention_ms=-1)  # the timestamp of its record is long past
+    name = topic(1)
     produce(
         kafka.bootstrap, name, ['{"a": 5}'], key=b"k", headers=[("h", b"1")], timestamp_ms=1_700_000_000_123
     )

@@ -264,7 +264,7 @@ def test_the_times_of_a_frame_arrive_whichever_way_rows_travel(
     spark: SparkSession, kafka: Any, topic: Any, own_database: OwnDatabase
 ) -> None:
     """A frame's timestamps are instants, whether staged by tasks or collected, in any session's zone."""
-    name = topic(1, retention_ms=-1)
+    name = topic(1)
     times_ms = [1_700_000_000_123, 1_700_000_001_456]
     for time_ms in times_ms:
         produce(kafka.bootstrap, name, ["v"], timestamp_ms=time_ms)

@@ -29,7 +29,7 @@ from pathlib import Path
 from penstock.cli.shared.kafka_arguments import add_connection_arguments, add_json_argument, connect
 from penstock.cli.shared.option_texts import resolve
 from penstock.cli.shared.terminal import complain, count, escape, say
-from penstock.core.audit.audit_report import Report, Reread, StreamFacts, TableFacts
+from penstock.core.audit.audit_report import LEDGER_ALONE, Report, Reread, StreamFacts, TableFacts
 from penstock.core.audit.ledger_tiling import check_tiling
 from penstock.core.audit.replaced_logs import list_current, list_lost
 from penstock.core.audit.shared_sums import check_sharing
@@ -48,10 +48,6 @@ from penstock.core.options.storage_addresses import FilePlace, Place, parse_plac
 
 JSON_VERSION = 1
 _COULD_NOT_LOOK = 2
-_LEDGER_ALONE = (
-    "Ranges that abut prove little: the ledger accepts no others. Evidence for the rows is in provenance "
-    "columns, digests and a second reading of the log (--re-read)."
-)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -191,7 +187,7 @@ def _write_lines(report: Report) -> Iterator[str]:
         if lines:
             yield f"{title}:"
             yield from (f"  {line}" for line in lines)
-    yield _LEDGER_ALONE
+    yield LEDGER_ALONE
     yield count(len(report.findings), "finding") + "." if report.findings else "Nothing found."
 
 

@@ -21,7 +21,11 @@ MESSAGES = "row counts in the tasks' messages"
 PROVENANCE = "provenance columns"
 DIGEST = "digests written at commit"
 REREAD = "a second reading of the log"
-
+#: What every report ends with.
+LEDGER_ALONE = (
+    "Ranges that abut prove little: the ledger accepts no others. Evidence for the rows is in provenance "
+    "columns, digests and a second reading of the log (--re-read)."
+)
 
 #: Losses after which a log has the same offsets again, for other records.
 LOGS_ANEW: Mapping[str, str] = {

@@ -131,6 +131,23 @@ def invalid(key: str, text: str, expected: str, *, hint: str | None = None) -> O
     )
 
 
+def missing_option(key: str, because: str) -> OptionError:
+    """Return the error for an option that is not set and has to be."""
+    return OptionError(
+        "OPTION_MISSING", f"Option `{key}` is not set, but {because}.", hint="Set it.", facts={"option": key}
+    )
+
+
+def conflicting_option(key: str, why: str) -> OptionError:
+    """Return the error for an option that another one rules out."""
+    return OptionError(
+        "OPTION_CONFLICT",
+        f"Option `{key}` cannot be used here: {why}.",
+        hint="Leave one of them out.",
+        facts={"option": key},
+    )
+
+
 def find_close_key(key: str, known: Iterable[str]) -> str | None:
     """Return the known key that was probably meant, as the table writes it."""
     by_lower = {each.lower(): each for each in known}

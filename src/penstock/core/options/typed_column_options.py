@@ -1,8 +1,8 @@
 """The options of typed columns: the formats of key and value, and where their schemas come from.
 
-Rule: the table says what each text may be; which options belong together is decided in
-`formats.decoder_choice`, which also asks the registry. Secrets have names that Spark, too, hides in its plans
-and pages (`...password`, `...token`).
+Rule: the table says what each text may be. `formats.decoder_choice`, which also asks the registry, decides
+which options belong together; `formats.registry.registry_options` does so for the registry's own. Secrets
+have names that Spark, too, hides in its plans and pages (`...password`, `...token`).
 
 >>> FormatTable().registry_timeout_ms
 10000

@@ -12,6 +12,7 @@ thousand.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -94,6 +95,12 @@ def make_agents(dice: np.random.Generator, count: int = 60) -> list[bytes]:
         _BROWSERS[shape].format(a=118 + a, b=15 + a % 4, c=c % 6).encode()
         for shape, (a, c) in zip(shapes, numbers, strict=True)
     ]
+
+
+def visitors_at(second: float, day_s: float) -> float:
+    """Return how many visitors come at this second of a day, relative to other times: few at night."""
+    angle = 2 * math.pi * (second % day_s) / day_s
+    return 1.0 - 0.55 * math.cos(angle - 0.6) + 0.12 * math.sin(2 * angle)
 
 
 @dataclass(slots=True)

@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.apps.accesslog.simulation.honest_visitors import LONGEST_VISIT_S, Site
+from penstock.apps.accesslog.simulation.honest_visitors import LONGEST_VISIT_S, Site, visitors_at
 from penstock.apps.accesslog.simulation.simulated_attackers import (
     CLASSES,
     LABELS,
@@ -128,7 +128,7 @@ class Simulation:
         self._attack_share = settings.attack_share if self._plan else 0.0
         self._attacked = np.zeros(settings.seconds + 1, np.int64)
         moments = np.linspace(0, settings.seconds, 64).tolist()
-        self._mean_shape = sum(map(self._shape, moments)) / len(moments)
+        self._mean_visitors = sum(map(self._visitors_at, moments)) / len(moments)
         self.lines = 0
         self.broken_lines = 0
 
@@ -166,11 +166,10 @@ class Simulation:
 
     def load_at(self, second: float) -> float:
         """Return the rate at this second: quiet nights, busy afternoons, on average the settings' rate."""
-        return self.settings.rate * self._shape(second) / self._mean_shape
+        return self.settings.rate * self._visitors_at(second) / self._mean_visitors
 
-    def _shape(self, second: float) -> float:
-        day = 2 * math.pi * ((self.settings.start_s + second) % self.settings.day_s) / self.settings.day_s
-        return 1.0 - 0.55 * math.cos(day - 0.6) + 0.12 * math.sin(2 * day)
+    def _visitors_at(self, second: float) -> float:
+        return visitors_at(self.settings.start_s + second, self.settings.day_s)
 
     def _begin(self, second: int) -> None:
         """Begin what starts within this second, and put its requests into the seconds that log them."""
