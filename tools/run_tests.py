@@ -31,6 +31,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -101,7 +102,7 @@ PIECES = {
 }
 #: The campaigns, which `make proof` runs.
 NOT_HERE = ("proof",)
-#: Sessions that run at the same time, more than two for each of two processors: tests wait for servers.
+#: Sessions that run at the same time: two for each of two processors, because tests wait for servers.
 AT_ONCE = 4
 #: Without servers, these pieces are sessions of their own, and all others are one session.
 _ALONE_WITHOUT_SERVERS = ("unit-defence", "unit-accesslog", "unit")
@@ -138,22 +139,23 @@ def draw_seed() -> int:
     return int.from_bytes(digest.digest()[:4], "big")
 
 
-def prepare() -> bool:
-    """Make what the sessions would otherwise make at the same time, and return whether that worked.
+def prepare() -> None:
+    """Make what the sessions would otherwise make at the same time; raise if that fails.
 
     That is the archive of Java classes, and the kernels: four sessions would compile the same ones at once.
     """
     penstock = str(Path(sys.executable).with_name("penstock"))
-    running = [
-        subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL)
-        for command in (
-            [sys.executable, "-m", "tests.support.quick_jvm"],
-            [penstock, "warmup", "--only", "decoding", "--only", "formats"],
-            [penstock, "warmup", "--only", "accesslog"],
-        )
-    ]
-    codes = [each.wait() for each in running]
-    return not any(codes)
+    commands = (
+        [sys.executable, "-m", "tests.support.quick_jvm"],
+        [penstock, "warmup", "--only", "decoding", "--only", "formats"],
+        [penstock, "warmup", "--only", "accesslog"],
+    )
+    with ThreadPoolExecutor(len(commands)) as pool:
+        list(pool.map(_run_alone, commands))
+
+
+def _run_alone(command: list[str]) -> None:
+    subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, check=True)
 
 
 class Run:
@@ -299,9 +301,9 @@ def main(arguments: list[str]) -> int:
         options = ["-m", NEEDS_NO_SERVER, *options]
         pieces = join_pieces(pieces)
     began = time.monotonic()
+    if not chosen.no_servers:
+        prepare()
     lint = subprocess.Popen(["make", "--no-print-directory", "lint"] if chosen.lint else ["true"], cwd=ROOT)
-    if not chosen.no_servers and not prepare():
-        return 1
     with tempfile.TemporaryDirectory() as folder:
         run = Run(pieces, options, Path(folder), lint)
         run.finish(chosen.at_once or AT_ONCE)

@@ -33,7 +33,7 @@ def stop_process(pid: int) -> None:
 def _all_threads_stand(pid: int) -> bool:
     try:
         states = [each.read_text() for each in Path(f"/proc/{pid}/task").glob("*/stat")]
-    except FileNotFoundError:  # a thread ended between the listing and the look
+    except (FileNotFoundError, ProcessLookupError):  # a thread ended between the listing and the look
         return False
     return {each.rpartition(")")[2].split()[0] for each in states} == {"T"}
 

@@ -55,8 +55,8 @@ def test_an_outage_is_waited_out_and_a_long_one_is_an_error_in_time(own_server: 
         assert patient.load("s") == at(3)
         patient.change("s", Change(1, "ann", "rewind", at(3), at(2)))
         assert own_server.pid is not None
-        stop_process(own_server.pid)
         try:
+            stop_process(own_server.pid)
             with pytest.raises(OffsetStoreError, match="ZOOKEEPER_UNREACHABLE"):
                 store.load("s")
         finally:

@@ -24,7 +24,7 @@ from penstock.core.typed_columns import ColumnDecoder
 from penstock.formats.avro.avro_decoder import AvroDecoder
 from penstock.formats.json.json_decoder import JsonDecoder
 from penstock.formats.json.json_schema import JsonSchemaDecoder
-from penstock.formats.option_files import read_option_file
+from penstock.formats.option_files import read_option_bytes
 from penstock.formats.registry.registry_options import read_registry_options
 from penstock.formats.registry.schema_registry import RegisteredSchema, RegistrySettings, find_latest
 from penstock.formats.text.string_decoder import StringDecoder
@@ -114,7 +114,7 @@ def _build(column: _Column, registry: RegistrySettings | None) -> ColumnDecoder:
             )
     if column.format == "protobuf":
         return _build_protobuf(column, found, registry)
-    text = found.text if found is not None else _read_schema(column).decode("utf-8", "replace")
+    text = found.text if found is not None else _read_schema(column).decode("utf-8-sig", "replace")
     if column.format == "json":
         return JsonDecoder(text, column.strict)
     if column.format == "jsonschema":
@@ -144,4 +144,4 @@ def _build_protobuf(
 def _read_schema(column: _Column) -> bytes:
     if column.schema_file is None:
         return (column.schema or "").encode()
-    return read_option_file(f"{column.name}SchemaFile", column.schema_file)
+    return read_option_bytes(f"{column.name}SchemaFile", column.schema_file)

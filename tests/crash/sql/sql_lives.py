@@ -36,7 +36,7 @@ from penstock.core.streaming.next_batch import plan_batch
 from penstock.engines.reading.kafka_log import KafkaLog
 from penstock.kafka.reading.kafka_reader import KafkaReader  # noqa: F401
 from penstock.stores.sql import SqlSink, Table, create_tables
-from penstock.stores.sql.connections import sql_connections
+from penstock.stores.sql.connections import database_timeouts
 from penstock.stores.sql.connections.mysql_connection import MySqlConnection  # noqa: F401
 from penstock.stores.sql.sink.protocol_performer import Performer
 from penstock.stores.sql.sink.sink_writer import SqlWriter, open_writer
@@ -226,7 +226,7 @@ class Course:
 
 def _live(url: str, plan: Plan, told: int) -> int:
     try:
-        sql_connections.LOCK_TIMEOUT_S = 2
+        database_timeouts.LOCK_TIMEOUT_S = 2
         course = Course(plan, told)
         with closing(_open(url, course)) as writer:
             _write_all(writer, plan, course)

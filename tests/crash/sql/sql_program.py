@@ -28,7 +28,7 @@ from penstock.direct import BatchReport, DirectStream, Subscribe
 from penstock.engines.sinks import sql_frames as sql_engine
 from penstock.engines.sinks.sql_frames import StageTask
 from penstock.sinks import SqlSink, Table
-from penstock.stores.sql.connections import sql_connections
+from penstock.stores.sql.connections import database_timeouts
 from penstock.stores.sql.sink.protocol_performer import Performer
 from penstock.stores.sql.sink.sink_writer import SqlWriter, open_writer
 from penstock.stores.sql.sink.sql_sink import RowTransport
@@ -169,7 +169,7 @@ def answer_orders(
 
 
 def main(master: str) -> None:
-    sql_connections.LOCK_TIMEOUT_S = LOCK_TIMEOUT_S
+    database_timeouts.LOCK_TIMEOUT_S = LOCK_TIMEOUT_S
     sql_engine.StageTask = gate_staging
     answer_orders(master, SqlOrder, run)
 

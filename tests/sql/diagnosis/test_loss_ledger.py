@@ -18,7 +18,7 @@ from penstock.core.losses.loss_ranges import Loss, summarise_losses
 from penstock.core.options.storage_addresses import parse_place
 from penstock.engines.reading.loss_book import check_ledger, write_losses
 from penstock.stores.loss_ledger import DETAIL_LIMIT, open_loss_ledger
-from penstock.stores.sql.connections import sql_connections, sql_sessions
+from penstock.stores.sql.connections import database_timeouts, sql_sessions
 from penstock.stores.sql.connections.sql_sessions import Database
 from penstock.testing.proxy import FaultProxy
 from tests.sql.databases import OwnDatabase
@@ -201,8 +201,7 @@ def test_processes_that_report_the_same_losses_at_once_make_one_row_each(own_dat
 def test_tables_are_made_by_one_process_at_a_time(
     own_database: OwnDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sql_connections, "LOCK_TIMEOUT_S", 1)
-    monkeypatch.setattr(sql_sessions, "LOCK_TIMEOUT_S", 1)
+    monkeypatch.setattr(database_timeouts, "LOCK_TIMEOUT_S", 1)
     place = parse_place(own_database.url)
 
     def make_tables_meanwhile(session: sql_sessions.Session) -> None:
@@ -282,7 +281,7 @@ def test_a_lock_that_is_not_given_back_ends_in_an_error_by_its_deadline(
 ) -> None:
     ledger = open_loss_ledger(own_database.url)
     ledger.record([AGED], seen_ms=1)
-    monkeypatch.setattr(sql_connections, "LOCK_TIMEOUT_S", 1)
+    monkeypatch.setattr(database_timeouts, "LOCK_TIMEOUT_S", 1)
     holder = own_database.connect()
     cursor = holder.cursor()
     begin = "BEGIN IMMEDIATE" if ledger.place.dialect == "sqlite" else "BEGIN"
@@ -301,7 +300,7 @@ def test_a_server_that_falls_silent_is_left_by_the_deadline(
     server_database: OwnDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger = open_loss_ledger(server_database.url)
-    monkeypatch.setattr(sql_connections, "ANSWER_TIMEOUT_S", 1)
+    monkeypatch.setattr(database_timeouts, "ANSWER_TIMEOUT_S", 1)
     sleep = "SELECT pg_sleep(60)" if ledger.place.dialect == "postgresql" else "SELECT SLEEP(60)"
     with pytest.raises(OffsetStoreError, match="DATABASE_UNREACHABLE") as caught:
         Database(ledger.place).run(lambda session: session.execute(sleep))

@@ -15,9 +15,9 @@ from penstock.core.errors import OffsetStoreError, SinkError
 from penstock.core.options.storage_addresses import Place
 from penstock.core.sinks.sql_commit_protocol import Begin, Commit, InsertStages, LockWriter, Step
 from penstock.stores.sql import SqlSink, Table, create_tables
-from penstock.stores.sql.connections import database_outages, sql_connections, sql_sessions
+from penstock.stores.sql.connections import database_outages, database_timeouts, sql_connections, sql_sessions
 from penstock.stores.sql.connections.sql_sessions import Session
-from penstock.stores.sql.sink import protocol_performer, task_staging
+from penstock.stores.sql.sink import task_staging
 from penstock.stores.sql.sink.sink_writer import SqlWriter
 from penstock.stores.sql.sink.staging_tables import Staging, ensure_staging
 from penstock.testing.proxy import FaultProxy
@@ -109,7 +109,7 @@ def test_a_ledger_of_a_topic_that_was_recreated_refuses_the_old_stream(own_datab
 def test_a_lock_that_is_not_given_up_fails_the_batch_and_it_can_be_repeated(
     own_database: OwnDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sql_connections, "LOCK_TIMEOUT_S", 1)
+    monkeypatch.setattr(database_timeouts, "LOCK_TIMEOUT_S", 1)
     with closing(make_sink(own_database.url).open("s")) as writer:
         writer.write(make_numbers(FIRST, SECOND), FIRST, SECOND)
         writer.close()  # the next connection has the short limit
@@ -130,7 +130,7 @@ def test_a_lock_wait_in_the_middle_leaves_nothing_behind(
     server_database: OwnDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """MySQL undoes only one statement: rows that went in before would be committed with what follows."""
-    monkeypatch.setattr(sql_connections, "LOCK_TIMEOUT_S", 1)
+    monkeypatch.setattr(database_timeouts, "LOCK_TIMEOUT_S", 1)
     sink = SqlSink(server_database.url, Table("numbers"), Table("totals", mode="upsert", key="number"))
     create_tables(sink, {"numbers": NUMBERS, "totals": NUMBERS})
     rows = make_numbers(FIRST, SECOND).slice(0, 5)
@@ -151,7 +151,7 @@ def test_a_writer_that_stands_still_in_its_transaction_is_ended_by_the_server(
     server_database: OwnDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """T39: it holds the stream's row, and nobody could take over until it is killed."""
-    monkeypatch.setattr("penstock.stores.sql.sink.protocol_performer.IDLE_TIMEOUT_S", 1)
+    monkeypatch.setattr("penstock.stores.sql.connections.database_timeouts.IDLE_TIMEOUT_S", 1)
     sink = make_sink(server_database.url)
     successors: list[SqlWriter] = []
 
@@ -207,7 +207,7 @@ def test_a_connection_lost_during_commit_is_settled_by_asking(
             elif when == "after":
                 proxy.cut_before_answer()
             else:
-                monkeypatch.setattr(sql_connections, "ANSWER_TIMEOUT_S", 0.5)
+                monkeypatch.setattr(database_timeouts, "ANSWER_TIMEOUT_S", 0.5)
                 proxy.delay(1500, direction="requests")
         if isinstance(step, Begin) and seen.count("Commit") == 2:
             monkeypatch.undo()
@@ -376,7 +376,7 @@ def test_a_writer_that_was_paused_too_long_loses_its_session_and_may_try_again(
     server_database: OwnDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """T39: the server ends an idle transaction so that others can continue; here nobody else came."""
-    monkeypatch.setattr(protocol_performer, "IDLE_TIMEOUT_S", 1)
+    monkeypatch.setattr(database_timeouts, "IDLE_TIMEOUT_S", 1)
     others = (
         "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
         if "postgres" in server_database.url

@@ -128,7 +128,6 @@ def _look(arguments: argparse.Namespace) -> tuple[Facts, StandstillCause]:
         store = SinkOffsetStore(sink)
     else:
         store = open_offset_store(address, create=False, client=client)
-    held = store.place if sink is None else sink  # the database whose locks may block the stream
 
     def look(position: StreamPosition) -> Facts:
         seen = look_at_standing(client, arguments.stream, position, timeout_ms=limit_ms)
@@ -140,7 +139,7 @@ def _look(arguments: argparse.Namespace) -> tuple[Facts, StandstillCause]:
     answer = explain(facts, now_ms=_now_ms())
     if answer.condition not in _WATCHED or not arguments.watch:
         return facts, answer
-    first, others, begun = _look_at_writer(sink, arguments.stream), _list_open(held), time.monotonic()
+    first, others, begun = _look_at_writer(sink, arguments.stream), _list_open(store.place), time.monotonic()
     while not watch.has_moved and (left := begun + arguments.watch - time.monotonic()) > 0:
         time.sleep(min(1.0, left))
         if watch.look_again():  # moved by hand meanwhile: start over, maybe with another writer
@@ -152,7 +151,7 @@ def _look(arguments: argparse.Namespace) -> tuple[Facts, StandstillCause]:
     if not moved and first is not None and last is not None and first.is_locked and last.is_locked:
         last = replace(last, blockers=_find_blockers(sink, arguments.stream))
     elif not moved:  # it may soon wait again for the session that holds what it needs
-        facts = replace(facts, open_sessions=find_lasting(others, _list_open(held), arguments.watch))
+        facts = replace(facts, open_sessions=find_lasting(others, _list_open(store.place), arguments.watch))
     hand, is_known = _find_hand(store, sink, arguments.stream, watch.now)
     facts = replace(facts, hand=hand, is_hand_known=is_known)
     facts = replace(facts, moved=moved, watched_s=arguments.watch, writer_before=first, writer=last)

@@ -10,7 +10,7 @@ from penstock.cli.shared.kafka_arguments import connect, connect_to_look, parse_
 from penstock.cli.shared.moments import parse_moment
 from penstock.cli.shared.terminal import complain
 from penstock.core.errors import OptionError
-from penstock.core.model import At, Earliest, Latest, Since, TopicPartition, TopicView
+from penstock.core.model import At, Earliest, Latest, Since, TopicPartition, TopicView, is_another
 from penstock.core.offsets.offset_store_contract import OffsetStore
 from penstock.core.offsets.rewinds import (
     ByRecords,
@@ -213,8 +213,7 @@ def tell_others(topics: Sequence[str]) -> str:
 
 
 def _is_other(position: StreamPosition, topic: str, view: TopicView) -> bool:
-    known = position.topic_ids.get(topic)
-    return known is not None and view.topic_id is not None and known != view.topic_id
+    return is_another(position.topic_ids.get(topic), view.topic_id)
 
 
 def parse_only(names: Sequence[str] | None, position: StreamPosition) -> Collection[TopicPartition] | None:

@@ -32,6 +32,8 @@ KAFKA_GUARDS = (
     "org.apache.kafka.common.security.scram.ScramLoginModule",
 )
 
+_PAUSE_TIMEOUT_S = 30.0
+
 
 class Broker:
     """A node of a local cluster, made by `LocalKafka`. Clients connect to `port`."""
@@ -166,9 +168,23 @@ class Broker:
         """Suspend the broker and return once it has stopped. It keeps its connections and answers nothing."""
         self._signal(signal.SIGSTOP)
         self._paused = True
-        if self._process is not None and self._process.returncode is None:
-            # The signal returns at once, but threads run on until the kernel has stopped every one.
-            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        if not wait_until(self._has_stopped, _PAUSE_TIMEOUT_S):
+            raise ClusterError(
+                "BROKER_RUNS_ON",
+                f"Broker {self.node_id} on port {self.port} has not stopped within {_PAUSE_TIMEOUT_S:.0f} s.",
+                hint="It may wait for a disk that does not answer; look at the computer's storage.",
+                facts={"node": self.node_id},
+            )
+
+    def _has_stopped(self) -> bool:
+        # A signal returns at once, but threads run on until the kernel has stopped every one.
+        if self._process is None:
+            return True
+        seen = os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG
+        try:
+            return os.waitid(os.P_PID, self._process.pid, seen) is not None
+        except ChildProcessError:  # it has ended
+            return True
 
     def resume(self) -> None:
         if self._paused:

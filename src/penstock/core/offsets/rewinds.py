@@ -21,6 +21,7 @@ from typing import TypeAlias
 from penstock.core.errors import OffsetStoreError, OptionError
 from penstock.core.model import At, Earliest, Latest, Since, TopicPartition, TopicView
 from penstock.core.offsets.stream_position import Offsets, StreamPosition
+from penstock.core.prose import shorten
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,7 +334,6 @@ def explain_unknown(names: list[str], position: StreamPosition) -> OptionError:
     return OptionError(
         "NOT_IN_STREAM",
         f"The stream does not stand in {', '.join(names)}.",
-        hint=f"It stands in {', '.join(known[:20]) or 'no partition'}"
-        + (f" and {len(known) - 20} more." if len(known) > 20 else "."),
+        hint=f"It stands in {shorten(known, 20) or 'no partition'}.",
         facts={"named": names},
     )

@@ -48,16 +48,18 @@ def read_option_file(key: str, path: str, read_file: Callable[[str], str]) -> st
     try:
         return read_file(path).removeprefix("\ufeff")
     except (OSError, UnicodeDecodeError) as error:
-        raise OptionError(
-            "FILE_UNREADABLE",
-            f"Option `{key}` names the file {path}, which cannot be read: {_tell(error)}.",
-            hint="Check the path and its permissions on the machine where the query is started.",
-            facts={"option": key, "path": path},
-        ) from error
+        raise unreadable_file(key, path, error) from error
 
 
-def _tell(error: OSError | UnicodeDecodeError) -> str:
-    return "it is not text" if isinstance(error, UnicodeDecodeError) else describe_os_error(error)
+def unreadable_file(key: str, path: str, error: OSError | UnicodeDecodeError) -> OptionError:
+    """Return the error for a file that an option names and that cannot be read."""
+    why = "it is not text" if isinstance(error, UnicodeDecodeError) else describe_os_error(error)
+    return OptionError(
+        "FILE_UNREADABLE",
+        f"Option `{key}` names the file {path}, which cannot be read: {why}.",
+        hint="Check the path and its permissions on the machine where the query is started.",
+        facts={"option": key, "path": path},
+    )
 
 
 def describe_os_error(error: OSError) -> str:

@@ -22,6 +22,7 @@ from penstock.core.errors import OffsetStoreError, OptionError
 from penstock.core.model import OffsetRange, TopicPartition
 from penstock.core.offsets.offset_store_contract import Change
 from penstock.core.offsets.stream_position import NOWHERE, StreamPosition
+from penstock.core.prose import shorten
 from penstock.core.sinks.ledger_rules import explain_moved, explain_went_back, list_missing
 
 #: For each topic id, the ids of the logs whose place it has taken.
@@ -182,7 +183,6 @@ def find_ahead(
     )
     if not ahead:
         return None
-    more = f" and {len(ahead) - _SHOWN} more" if len(ahead) > _SHOWN else ""
     cut = sorted(
         path.name
         for path, batch in stored.items()
@@ -198,7 +198,7 @@ def find_ahead(
     return OffsetStoreError(
         "FOLDERS_AHEAD",
         f"The offsets of the stream {stream} ({stands or 'none are stored'}) are older than {len(ahead)} of "
-        f"its folders: {', '.join(ahead[:_SHOWN])}{more}. Their rows would be written a second time.",
+        f"its folders: {shorten(ahead, _SHOWN)}. Their rows would be written a second time.",
         hint=f"Restore the newest offsets (`_penstock` in the sink's folder). {last_resort}",
         facts={"stream": stream, "folders": ahead},
     )

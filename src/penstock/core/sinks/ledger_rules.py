@@ -19,6 +19,7 @@ from typing import TypeAlias
 
 from penstock.core.errors import OffsetStoreError
 from penstock.core.model import TopicPartition
+from penstock.core.prose import shorten
 from penstock.core.sinks.offset_digests import OffsetDigest
 
 #: The most partitions that an error names one by one.
@@ -204,8 +205,7 @@ def describe_missing(missing: MissingOffsets) -> str:
         f"{each} up to {until}" if start is None else f"{each} from {start} to {until}"
         for each, (start, until) in sorted(missing.items())
     ]
-    more = f" and {len(told) - _SHOWN} partitions more" if len(told) > _SHOWN else ""
-    return f"the offsets that are missing are {', '.join(told[:_SHOWN])}{more}"
+    return f"the offsets that are missing are {shorten(told, _SHOWN, 'partitions more')}"
 
 
 def _explain_lost(batch: LedgerBatch, ledger: Ledger, missing: MissingOffsets) -> OffsetStoreError:

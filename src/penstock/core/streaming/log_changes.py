@@ -39,6 +39,7 @@ from penstock.core.planning.partition_selection import (
     select_partitions,
     selects_topic,
 )
+from penstock.core.prose import shorten
 
 #: A partition, an epoch that is over, its leader's epoch now, and the topic's id.
 OldEpoch: TypeAlias = tuple[TopicPartition, int, int | None, bytes | None]
@@ -250,7 +251,4 @@ def list_epochs(
 
 def list_names(partitions: Sequence[TopicPartition]) -> str:
     """Return the partitions' names for an error or a log line, at most twenty."""
-    if not partitions:
-        return "none"
-    shown = ", ".join(str(each) for each in partitions[:20])
-    return shown + (f" and {len(partitions) - 20} more" if len(partitions) > 20 else "")
+    return shorten([str(each) for each in partitions], 20) or "none"

@@ -18,7 +18,7 @@ from penstock.core.options.option_values import INT32_MAX
 from penstock.core.options.secret_references import resolve_reference
 from penstock.core.options.typed_column_options import FormatTable
 from penstock.core.typed_columns import FAIL
-from penstock.formats.option_files import read_option_file
+from penstock.formats.option_files import read_option_bytes
 from penstock.formats.registry.schema_registry import RegistrySettings, parse_urls
 
 #: The least bound on unknown ids, even if fewer bad rows are allowed, so that the error names a bad row.
@@ -63,7 +63,7 @@ def read_registry_options(table: FormatTable, environ: Mapping[str, str]) -> Reg
         urls,
         Secret(f"{plain['username']}:{plain['password']}") if "username" in plain else None,
         Secret(plain["token"]) if "token" in plain else None,
-        None if ca is None else read_option_file("schemaRegistry.caFile", ca).decode("ascii", "replace"),
+        None if ca is None else read_option_bytes("schemaRegistry.caFile", ca).decode("ascii", "replace"),
         table.registry_timeout_ms,
         max_unknown_ids=_bound_unknown_ids(table),
     )

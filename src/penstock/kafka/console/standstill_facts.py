@@ -68,7 +68,7 @@ def _look(settings: ClientSettings, stream: str, position: StreamPosition, timeo
     stable_ends = view.latest(led)
     log_ends = {each: max(log_ends[each], stable_ends[each]) for each in led}
     # A stream that finds a new partition starts where its log begins.
-    stood = {**{each: earliest.get(each, 0) for each in others}, **position.gone, **position.offsets}
+    stood = {**{each: earliest.get(each, 0) for each in others}, **position.stands}
     holds = _find_holds(routing, [each for each in led if log_ends[each] > stable_ends[each]], timeout_ms)
     behind = {each: stood[each] for each in led if earliest[each] <= stood[each] < log_ends[each]}
     throttle_ms = _ask_throttle_ms(routing, behind, Deadline.after_ms(timeout_ms, "default.api.timeout.ms"))

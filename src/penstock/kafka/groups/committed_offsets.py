@@ -18,6 +18,7 @@ from typing import Any
 from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import BrokerError
 from penstock.core.model import TopicPartition
+from penstock.core.prose import shorten
 from penstock.kafka.metadata.broker_errors import UNKNOWN_TOPIC_OR_PARTITION, refusal
 from penstock.kafka.metadata.routing import Routing, routing_for
 from penstock.kafka.transport.deadlines import Deadline
@@ -175,7 +176,7 @@ def _refusals(response: Any) -> dict[TopicPartition, int]:
 def _not_committed(refused: Mapping[TopicPartition, int], group: str, broker: str) -> BrokerError:
     code = next((code for code in refused.values() if code != UNKNOWN_TOPIC_OR_PARTITION), 3)
     about = sorted(str(each) for each, its_code in refused.items() if its_code == code)
-    named = ", ".join(about[:3]) + (f" and {len(about) - 3} more" if len(about) > 3 else "")
+    named = shorten(about, 3)
     if code in _HAS_MEMBERS:
         return BrokerError(
             "GROUP_HAS_MEMBERS",

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from penstock.core.client.client_settings import ClientSettings
 from penstock.core.errors import BrokerError
 from penstock.core.model import TopicPartition, TopicView
+from penstock.core.prose import shorten
 from penstock.kafka.metadata.broker_errors import (
     LEADER_NOT_AVAILABLE,
     RETRIABLE,
@@ -304,8 +305,7 @@ def _exists(found: dict[str, TopicRoute], wanted: TopicPartition) -> bool:
 
 
 def _list(partitions: Collection[TopicPartition]) -> str:
-    names = [str(partition) for partition in sorted(partitions)]
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return shorten([str(partition) for partition in sorted(partitions)], 3)
 
 
 @lru_cache(maxsize=64)

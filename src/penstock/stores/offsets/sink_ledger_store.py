@@ -28,11 +28,11 @@ from penstock.core.offsets.offset_store_contract import (
     refuse_moved,
 )
 from penstock.core.offsets.stream_position import StreamPosition
-from penstock.core.options.storage_addresses import GivenPlace, as_place
+from penstock.core.options.storage_addresses import GivenPlace, Place, as_place
 from penstock.core.sinks.ledger_positions import find_ledger_position
 from penstock.core.sinks.ledger_rules import Ledger, LedgerEntry
 from penstock.stores.offsets.sql_store import SqlOffsetStore, note_change
-from penstock.stores.sql.connections.sql_connections import BULK_TIMEOUT_S
+from penstock.stores.sql.connections import database_timeouts
 from penstock.stores.sql.connections.sql_sessions import Database, Session
 from penstock.stores.sql.connections.versioned_tables import read_version
 from penstock.stores.sql.ledger.batch_accounts import make_move_token, note_accounts
@@ -56,17 +56,18 @@ class SinkOffsetStore(OffsetStore):
     """The offset store in a SQL sink's database. It creates nothing but the table of changes."""
 
     keeps_results = True
+    place: Place
 
     def __init__(self, place: GivenPlace) -> None:
-        self._place = as_place(place)
-        self._database = Database(self._place)
+        self.place = as_place(place)
+        self._database = Database(self.place)
         self._database.run(self._demand_ledger)
 
     def __repr__(self) -> str:
-        return f"SinkOffsetStore({str(self._place)!r})"
+        return f"SinkOffsetStore({str(self.place)!r})"
 
     def __str__(self) -> str:
-        return f"the sink's ledger in {self._place}"
+        return f"the sink's ledger in {self.place}"
 
     def load(self, stream: str) -> StreamPosition | None:
         check_stream_name(stream)
@@ -94,7 +95,7 @@ class SinkOffsetStore(OffsetStore):
         are read again."""
         check_stream_name(stream)
         # Create the tables of changes before the transaction: in MySQL, creating tables commits.
-        SqlOffsetStore(self._place, namespace=NAMESPACE)
+        SqlOffsetStore(self.place, namespace=NAMESPACE)
         changes = self.list_changes(stream)
 
         def make(session: Session) -> Moved:
@@ -117,7 +118,7 @@ class SinkOffsetStore(OffsetStore):
             note_change(session, NAMESPACE, stream, epoch, change)
             return moved
 
-        return self._database.run(make, writes=True, limit_s=BULK_TIMEOUT_S)
+        return self._database.run(make, writes=True, limit_s=database_timeouts.BULK_TIMEOUT_S)
 
     def check_change(self, stream: str, change: Change) -> None:
         self.preview(stream, change)
@@ -135,7 +136,7 @@ class SinkOffsetStore(OffsetStore):
             entries = read_entries(session, stream, locked=False)
             return self._plan(session, stream, change, changes, rows, entries)[1]
 
-        return self._database.run(look, limit_s=BULK_TIMEOUT_S)
+        return self._database.run(look, limit_s=database_timeouts.BULK_TIMEOUT_S)
 
     def _plan(
         self,
@@ -160,7 +161,7 @@ class SinkOffsetStore(OffsetStore):
     def list_moves(self, stream: str, *, since: int) -> list[Change]:
         """Return the changes by hand that have fenced a writer of the epoch `since`, the oldest first."""
         try:
-            store = SqlOffsetStore(self._place, namespace=NAMESPACE, create=False)
+            store = SqlOffsetStore(self.place, namespace=NAMESPACE, create=False)
         except OffsetStoreError as error:
             if error.condition != "OFFSETS_NOT_FOUND":
                 raise
@@ -172,9 +173,9 @@ class SinkOffsetStore(OffsetStore):
         if read_version(session, LEDGER) is None:
             raise OffsetStoreError(
                 "OFFSETS_NOT_FOUND",
-                f"There is no sink ledger at {self._place}.",
+                f"There is no sink ledger at {self.place}.",
                 hint="Check the place: it must be the database that the stream's results are in.",
-                facts={"place": str(self._place)},
+                facts={"place": str(self.place)},
             )
 
 

@@ -23,7 +23,7 @@ from penstock.core.sinks.offset_digests import HeldOffsets, OffsetDigest, sum_di
 from penstock.stores.offsets.sink_ledger_store import SinkOffsetStore
 from penstock.stores.sql.audit.provenance_digests import digest_range, read_digests
 from penstock.stores.sql.audit.table_spellings import spell_alike
-from penstock.stores.sql.connections.sql_connections import BULK_TIMEOUT_S
+from penstock.stores.sql.connections import database_timeouts
 from penstock.stores.sql.connections.sql_names import check_table_name, quote
 from penstock.stores.sql.connections.sql_sessions import Database, Session, open_session
 from penstock.stores.sql.ledger.batch_accounts import (
@@ -101,7 +101,7 @@ def find_table(place: Place, name: str) -> Target:
 
 def read_in_snapshot(place: Place, work: Callable[[Session], _Result]) -> _Result:
     """Return what `work` returns, from one transaction that sees a single moment for as long as it takes."""
-    with open_session(place, limit_s=BULK_TIMEOUT_S) as session:
+    with open_session(place, limit_s=database_timeouts.BULK_TIMEOUT_S) as session:
         if place.dialect != "sqlite":
             # The isolation level must be chosen before the first statement of a transaction.
             session.connection.rollback()

@@ -19,7 +19,7 @@ from penstock.core.errors import OffsetStoreError
 from penstock.core.loggers import get_logger
 from penstock.core.options.storage_addresses import Place
 from penstock.core.outages import DATABASE_AWAY, TOLD_AFTER_S, TOLD_EVERY_S, find_patience, write_span
-from penstock.stores.sql.connections.sql_connections import translate_errors
+from penstock.stores.sql.connections.database_errors import translate_errors
 from penstock.stores.waiting_messages import repeating
 
 #: How long a database that was reached may be away, or may take no writes: a restart, a fail-over.

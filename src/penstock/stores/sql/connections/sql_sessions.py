@@ -18,13 +18,12 @@ from typing import Any, TypeVar
 
 from penstock.core.errors import OffsetStoreError
 from penstock.core.options.storage_addresses import Place
+from penstock.stores.sql.connections import database_timeouts
+from penstock.stores.sql.connections.database_errors import foreign_errors, translate_errors
 from penstock.stores.sql.connections.database_outages import RECONNECT_PAUSE_S, find_wait_s, is_away
 from penstock.stores.sql.connections.sql_connections import (
-    LOCK_TIMEOUT_S,
     connect,
-    foreign_errors,
     limit_silence,
-    translate_errors,
 )
 from penstock.stores.sql.connections.sql_dialects import GRAMMARS
 
@@ -84,12 +83,15 @@ class Session:
         elif self.dialect == "mysql":
             # This lock is released when the connection closes, right after this transaction. Creating tables
             # commits, so a transaction's lock would not last.
-            got = self.execute("SELECT GET_LOCK(CONCAT('penstock.', MD5(DATABASE())), %s)", [LOCK_TIMEOUT_S])
+            got = self.execute(
+                "SELECT GET_LOCK(CONCAT('penstock.', MD5(DATABASE())), %s)",
+                [database_timeouts.LOCK_TIMEOUT_S],
+            )
             if got[0][0] != 1:
                 raise OffsetStoreError(
                     "DATABASE_BUSY",
                     f"Another process has been creating tables at {self.place} for more than "
-                    f"{LOCK_TIMEOUT_S} s.",
+                    f"{database_timeouts.LOCK_TIMEOUT_S} s.",
                     hint="Find out what it waits for (SHOW PROCESSLIST), then try again.",
                     facts={"place": str(self.place)},
                     retriable=True,

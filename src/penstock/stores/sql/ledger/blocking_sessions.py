@@ -26,7 +26,7 @@ from penstock.core.diagnosis.lock_waits import BlockingSession, MetadataLock, fi
 from penstock.core.errors import OffsetStoreError
 from penstock.core.options.storage_addresses import Place
 from penstock.core.redaction import redact_statement
-from penstock.stores.sql.connections import sql_connections
+from penstock.stores.sql.connections import database_errors, database_timeouts
 from penstock.stores.sql.connections.sql_sessions import Session, open_session
 from penstock.stores.sql.ledger.ledger_tables import WRITERS
 
@@ -141,15 +141,15 @@ def _follow(place: Place, stream: str, waiting: Session, looking: Session) -> tu
             time.sleep(_LOOK_PAUSE_S)
         return ()
     finally:
-        with contextlib.suppress(*sql_connections.foreign_errors()):
+        with contextlib.suppress(*database_errors.foreign_errors()):
             looking.execute(f"SELECT pg_cancel_backend({ours})" if is_postgresql else f"KILL QUERY {ours}")
-        queueing.join(_QUEUE_S + sql_connections.CONNECT_TIMEOUT_S)
+        queueing.join(_QUEUE_S + database_timeouts.CONNECT_TIMEOUT_S)
 
 
 def _queue(session: Session, stream: str) -> None:
     """Wait for the row and release it. The wait is expected to time out."""
     mark = session.grammar.mark
-    with contextlib.suppress(*sql_connections.foreign_errors()):
+    with contextlib.suppress(*database_errors.foreign_errors()):
         try:
             session.execute(f"SELECT epoch FROM {WRITERS} WHERE stream = {mark} FOR UPDATE", [stream])
         finally:
@@ -174,7 +174,7 @@ def _list_metadata_locks(looking: Session) -> list[MetadataLock]:
     """Return which session holds or wants a lock on which table; none where the server hides that."""
     try:
         rows = looking.execute(_METADATA_LOCKS)
-    except sql_connections.foreign_errors():
+    except database_errors.foreign_errors():
         return []
     return [
         MetadataLock(int(session), (str(kind), str(schema), str(name)), str(lock), status == "GRANTED")

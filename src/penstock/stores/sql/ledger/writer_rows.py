@@ -12,6 +12,7 @@ offsets rewind`).
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 
 from penstock.core.diagnosis.manual_moves import HandMove
@@ -21,6 +22,7 @@ from penstock.core.offsets.offset_store_contract import SEEK, Change
 from penstock.core.options.storage_addresses import FilePlace, Place
 from penstock.core.prose import write_moment
 from penstock.stores.offsets.sink_ledger_store import SinkOffsetStore
+from penstock.stores.sql.connections.database_errors import foreign_errors
 from penstock.stores.sql.connections.sql_sessions import Database, Session, open_session
 from penstock.stores.sql.ledger.ledger_tables import WRITERS
 
@@ -91,7 +93,8 @@ def _is_locked(place: Place, stream: str) -> bool:
                     f"SELECT epoch FROM {WRITERS} WHERE stream = {mark} FOR UPDATE NOWAIT", [stream]
                 )
             # Release the row now, because a server notices a closed connection only later.
-            session.connection.rollback()
+            with contextlib.suppress(*foreign_errors()):
+                session.connection.rollback()
     except OffsetStoreError as error:
         if error.condition != "DATABASE_BUSY":
             raise

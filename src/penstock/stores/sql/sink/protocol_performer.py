@@ -34,7 +34,12 @@ from penstock.core.sinks.sql_commit_protocol import (
     SweepStages,
     WriteLedger,
 )
-from penstock.stores.sql.connections import database_outages, sql_connections
+from penstock.stores.sql.connections import (
+    database_errors,
+    database_outages,
+    database_timeouts,
+    sql_connections,
+)
 from penstock.stores.sql.connections.sql_sessions import Session
 from penstock.stores.sql.ledger import ledger_tables
 from penstock.stores.sql.ledger.batch_accounts import make_accounts, note_accounts
@@ -42,9 +47,6 @@ from penstock.stores.sql.ledger.publish_history import KEPT_BATCHES, merge_histo
 from penstock.stores.sql.sink.publish_statements import insert_held, insert_stages
 from penstock.stores.sql.sink.staging_tables import HeldRows, StagedRows, drop_stagings, list_dead_stagings
 from penstock.stores.sql.sink.target_tables import Target
-
-#: How long our transaction may be idle before the server ends it. Between steps we do next to nothing.
-IDLE_TIMEOUT_S = 60
 
 
 class Performer:
@@ -63,7 +65,7 @@ class Performer:
             self.abandon()
             return None
         try:
-            with sql_connections.translate_errors(self._place), self._warn_of_silence(step):
+            with database_errors.translate_errors(self._place), self._warn_of_silence(step):
                 return self._perform(step)
         except SinkError:
             # The rows themselves are wrong, so a retry would fail the same way.
@@ -88,7 +90,7 @@ class Performer:
         if connection is None:
             return
         with (
-            contextlib.suppress(*sql_connections.foreign_errors()),
+            contextlib.suppress(*database_errors.foreign_errors()),
             contextlib.closing(connection),
             sql_connections.limit_silence(self._place, connection),
         ):
@@ -105,12 +107,12 @@ class Performer:
             return None
         if self._connection is None:
             raise OffsetStoreError("DATABASE_UNREACHABLE", "There is no connection.", retriable=True)
-        limit_s = sql_connections.BULK_TIMEOUT_S if isinstance(step, InsertStages) else None
+        limit_s = database_timeouts.BULK_TIMEOUT_S if isinstance(step, InsertStages) else None
         with sql_connections.limit_silence(self._place, self._connection, limit_s):
             if isinstance(step, Commit):
                 self._connection.commit()
                 if self._is_replaced():
-                    raise sql_connections.explain_replaced_file(self._place, "was replaced, moved or removed")
+                    raise database_errors.explain_replaced_file(self._place, "was replaced, moved or removed")
                 return None
             return self._work(step, Session(self._connection, self._place))
 
@@ -146,7 +148,7 @@ class Performer:
             self._begin()
         else:
             sql_connections.begin(self._place, self._connection)
-        with sql_connections.limit_silence(self._place, self._connection, sql_connections.BULK_TIMEOUT_S):
+        with sql_connections.limit_silence(self._place, self._connection, database_timeouts.BULK_TIMEOUT_S):
             session = Session(self._connection, self._place)
             dead = list_dead_stagings(session, step.stream, step.epoch)
             merge_history(session, step.stream, KEPT_BATCHES)
@@ -164,14 +166,14 @@ class Performer:
             self.abandon()
             # Connecting would create an empty file.
             if sql_connections.identify_file(self._place) is None:
-                raise sql_connections.explain_replaced_file(
+                raise database_errors.explain_replaced_file(
                     self._place, "is not there any more: it was moved or removed"
                 )
         if self._connection is not None:
-            dead: tuple[type[BaseException], ...] = (OffsetStoreError, *sql_connections.foreign_errors())
+            dead: tuple[type[BaseException], ...] = (OffsetStoreError, *database_errors.foreign_errors())
             try:
                 with sql_connections.limit_silence(
-                    self._place, self._connection, sql_connections.CONNECT_TIMEOUT_S
+                    self._place, self._connection, database_timeouts.CONNECT_TIMEOUT_S
                 ):
                     sql_connections.begin(self._place, self._connection)
             except dead:
@@ -187,7 +189,7 @@ class Performer:
             self._file = file or sql_connections.identify_file(self._place)
             self._was_connected = True
         with sql_connections.limit_silence(self._place, self._connection):
-            sql_connections.limit_idleness(self._place, self._connection, IDLE_TIMEOUT_S)
+            sql_connections.limit_idleness(self._place, self._connection, database_timeouts.IDLE_TIMEOUT_S)
 
 
 def _now_ms() -> int:

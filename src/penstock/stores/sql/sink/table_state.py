@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from penstock.core.errors import SinkError
 from penstock.core.options.storage_addresses import Place, ServerPlace
-from penstock.stores.sql.connections import sql_connections
+from penstock.stores.sql.connections import database_errors
 from penstock.stores.sql.connections.database_outages import find_wait_s
 from penstock.stores.sql.connections.sql_names import quote_all
 from penstock.stores.sql.connections.sql_sessions import Database
@@ -41,7 +41,7 @@ def read_table(place: Place, target: Target, columns: Iterable[str] | None = Non
     statement = f"SELECT {quote_all(place.dialect, names)} FROM {target.quoted}"
     if isinstance(place, ServerPlace) and has_adbc(place):
         with (
-            sql_connections.translate_errors(place),
+            database_errors.translate_errors(place),
             open_adbc(place, writes=False) as connection,
             contextlib.closing(connection.cursor()) as cursor,
         ):

@@ -24,7 +24,7 @@ from penstock.core.model import TopicPartition
 from penstock.core.options.storage_addresses import FilePlace, Place, ServerPlace
 from penstock.core.sinks.offset_digests import OffsetDigest, sum_digests
 from penstock.stores.sql.audit.provenance_digests import digest_rows
-from penstock.stores.sql.connections import sql_connections
+from penstock.stores.sql.connections import database_errors, database_timeouts, sql_connections
 from penstock.stores.sql.connections.database_outages import RECONNECT_TIMEOUT_S, wait_out
 from penstock.stores.sql.connections.sql_names import quote
 from penstock.stores.sql.connections.sql_sessions import Database, Session
@@ -54,7 +54,7 @@ def _fill_stage(staging: Staging, number: int, batches: Iterable[pa.RecordBatch]
             facts={"place": str(staging.place)},
         ) from error
     counted = CountedRows(staging, number, batches)
-    with sql_connections.translate_errors(staging.place):
+    with database_errors.translate_errors(staging.place):
         if has_adbc(staging.place):
             _fill_with_adbc(staging, counted)
         else:
@@ -94,7 +94,7 @@ def _fill(staging: Staging, counted: CountedRows) -> None:
     with contextlib.closing(opened) as connection:
         session = Session(connection, place)
         for piece in _gather(counted):
-            with sql_connections.limit_silence(place, connection, sql_connections.BULK_TIMEOUT_S):
+            with sql_connections.limit_silence(place, connection, database_timeouts.BULK_TIMEOUT_S):
                 load_rows(session, quote(place.dialect, staging.table), piece)
         with sql_connections.limit_silence(place, connection):
             connection.commit()
@@ -149,8 +149,8 @@ def open_adbc(place: ServerPlace, *, writes: bool, wait_s: float = RECONNECT_TIM
     settings = {
         **sql_connections.list_settings(place),
         "application_name": "penstock",
-        "connect_timeout": sql_connections.CONNECT_TIMEOUT_S,
-        "tcp_user_timeout": 1000 * sql_connections.ANSWER_TIMEOUT_S,
+        "connect_timeout": database_timeouts.CONNECT_TIMEOUT_S,
+        "tcp_user_timeout": 1000 * database_timeouts.ANSWER_TIMEOUT_S,
     }
     password = place.password.reveal() if place.password else ""
     address = (

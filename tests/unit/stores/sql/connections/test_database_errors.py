@@ -10,7 +10,7 @@ import pytest
 
 from penstock.core.errors import OffsetStoreError
 from penstock.core.options.storage_addresses import parse_place
-from penstock.stores.sql.connections.sql_connections import translate_errors
+from penstock.stores.sql.connections.database_errors import translate_errors
 
 POSTGRESQL = {
     "25006": "DATABASE_READ_ONLY",

@@ -15,7 +15,7 @@ from penstock.core.errors import OffsetStoreError, PenstockError
 from penstock.core.options.storage_addresses import parse_place
 from penstock.core.outages import is_outage
 from penstock.core.sinks.sql_commit_protocol import Commit, InsertStages, Step
-from penstock.stores.sql.connections.sql_connections import translate_errors
+from penstock.stores.sql.connections.database_errors import translate_errors
 from penstock.stores.sql.sink.protocol_performer import Performer
 from penstock.stores.sql.sink.sink_writer import SqlWriter, open_writer
 from tests.sql.databases import OwnDatabase
