@@ -35,7 +35,9 @@ def test_a_session_that_holds_rows_while_the_stream_does_not_wait_is_told(
         cursor.execute("UPDATE numbers SET number = number + 100")
         number = find_session(server_database, other)
         told = ask(capsys, *asked)
+        by_offsets = ask(capsys, "s", "--offsets", f"sink:{server_database.url}", *asked[3:])
         cursor.execute("ROLLBACK")
+    assert number in [each["session"] for each in by_offsets["open_sessions"]]
     assert (told["condition"], told["state"]) == ("STANDS_STILL", "stuck")
     assert number in [each["session"] for each in told["open_sessions"]]
     assert f"session {number} (" in told["what"]
