@@ -35,10 +35,10 @@ lint: $(STAMP)  ## run ruff, mypy, the import rules and the search for dead code
 	$(VENV)/bin/vulture
 	$(VENV)/bin/vulture src examples tools  # what only tests call is dead, too
 
-check: $(STAMP)  ## run lint and every test that needs no server (about 6 minutes; the aim is 2)
+check: $(STAMP)  ## run lint and every test that needs no server (about 3.5 minutes; the aim is 2)
 	$(PY) tools/run_tests.py --lint --no-servers -- -q </dev/null
 
-test: $(STAMP)  ## run lint and everything but the proofs, with strict accounting (about 29 minutes; the aim is 20)
+test: $(STAMP)  ## run lint and everything but the proofs, with strict accounting (21 to 23 minutes; the aim is 20)
 	$(PY) tools/run_tests.py --lint </dev/null
 
 proof: $(STAMP)  ## run the long proofs (hours) and write what was proven to docs/proof/

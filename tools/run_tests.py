@@ -31,7 +31,6 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,11 +101,8 @@ PIECES = {
 }
 #: The campaigns, which `make proof` runs.
 NOT_HERE = ("proof",)
-#: Sessions that run at the same time: two for each of two processors, because tests wait for servers. More
-#: begin, one by one, while the processors idle all the same.
-AT_ONCE, MOST_AT_ONCE = 4, 6
-#: The processors idle if they have nothing to do in this share of this time.
-_IDLE_SHARE, _IDLE_OVER_S = 0.2, 10.0
+#: Sessions that run at the same time: two for each of two processors, because tests wait for servers.
+AT_ONCE = 4
 #: Without servers, these pieces are sessions of their own, and all others are one session.
 _ALONE_WITHOUT_SERVERS = ("unit-defence", "unit-accesslog", "unit")
 NEEDS_NO_SERVER = "not kafka and not spark and not sql and not zookeeper and not slow and not proof"
@@ -142,52 +138,6 @@ def draw_seed() -> int:
     return int.from_bytes(digest.digest()[:4], "big")
 
 
-def prepare() -> None:
-    """Make what the sessions would otherwise make at the same time; raise if that fails.
-
-    That is the archive of Java classes, and the kernels: four sessions would compile the same ones at once.
-    """
-    penstock = str(Path(sys.executable).with_name("penstock"))
-    commands = (
-        [sys.executable, "-m", "tests.support.quick_jvm"],
-        [penstock, "warmup", "--only", "decoding", "--only", "formats"],
-        [penstock, "warmup", "--only", "accesslog"],
-    )
-    with ThreadPoolExecutor(len(commands)) as pool:
-        list(pool.map(_run_alone, commands))
-
-
-def _run_alone(command: list[str]) -> None:
-    subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, check=True)
-
-
-class Idleness:
-    """How much the computer's processors idle, over one span of time after the other."""
-
-    def __init__(self) -> None:
-        self._begin()
-
-    def _begin(self) -> None:
-        self._since, self._before = time.monotonic(), self._read()
-
-    def is_long(self) -> bool:
-        """Return whether a span has just ended in which they idled, and begin the next."""
-        if time.monotonic() - self._since < _IDLE_OVER_S:
-            return False
-        idle, total = (now - before for now, before in zip(self._read(), self._before, strict=True))
-        self._begin()
-        return idle > _IDLE_SHARE * total
-
-    @staticmethod
-    def _read() -> tuple[int, int]:
-        """Return how long the processors have idled and existed; zeros where nobody knows."""
-        stat = Path("/proc/stat")
-        if not stat.exists():
-            return 0, 0
-        spent = [int(each) for each in stat.read_text().partition("\n")[0].split()[1:9]]
-        return spent[3] + spent[4], sum(spent)
-
-
 class Run:
     """The sessions of one run, in the order in which they begin."""
 
@@ -202,10 +152,9 @@ class Run:
         self._options, self._seed = options, draw_seed()
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
-    def finish(self, at_once: int, most: int) -> None:
-        """Run all, `at_once` at a time (up to `most` while processors idle); end them if lint fails."""
+    def finish(self, at_once: int) -> None:
+        """Run all, `at_once` at a time, and print their progress now and then; end them if lint fails."""
         told = time.monotonic()
-        idleness = Idleness()
         try:
             while self._waiting or self._running or self._lint.poll() is None:
                 if self._lint.poll():
@@ -213,7 +162,7 @@ class Run:
                 for name, process in list(self._running.items()):
                     if process.poll() is not None:
                         self.codes[name] = self._running.pop(name).returncode
-                while self._waiting and self._has_room(at_once, most, idleness):
+                while self._waiting and len(self._running) < at_once:
                     name = self._waiting.pop(0)
                     self._running[name] = self._start(name)
                 time.sleep(0.5)
@@ -225,10 +174,6 @@ class Run:
                 with contextlib.suppress(ProcessLookupError):
                     each.terminate()
                 each.wait()
-
-    def _has_room(self, at_once: int, most: int, idleness: Idleness) -> bool:
-        running = len(self._running)
-        return running < at_once or (running < most and idleness.is_long())
 
     def _start(self, name: str) -> subprocess.Popen[bytes]:
         self.times[name].unlink(missing_ok=True)
@@ -337,11 +282,11 @@ def main(arguments: list[str]) -> int:
         pieces = join_pieces(pieces)
     began = time.monotonic()
     if not chosen.no_servers:
-        prepare()
+        subprocess.run([sys.executable, "-m", "tests.support.quick_jvm"], cwd=ROOT, check=True)
     lint = subprocess.Popen(["make", "--no-print-directory", "lint"] if chosen.lint else ["true"], cwd=ROOT)
     with tempfile.TemporaryDirectory() as folder:
         run = Run(pieces, options, Path(folder), lint)
-        run.finish(chosen.at_once or AT_ONCE, chosen.at_once or MOST_AT_ONCE)
+        run.finish(chosen.at_once or AT_ONCE)
         if lint.returncode:
             print("FAILED: lint", flush=True)
             return 1
